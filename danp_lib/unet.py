@@ -1,0 +1,153 @@
+"""The two U-Nets that turn an encoded context into features on the grid.
+
+Inside, a one-dimensional grid is an image of height 1 with the channels last in memory: the CPU's
+convolutions are up to twice as fast in that layout, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def _as_image(x: Tensor) -> Tensor:
+    return x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
+
+
+def fold_average_pooling(weight: Tensor) -> Tensor:
+    """The kernel of the stride-2 convolution that equals a convolution then average pooling by 2.
+
+    Args:
+        weight: ``(out, in, 1, k)``.
+
+    Returns:
+        ``(out, in, 1, k + 1)``; the padding of the convolution stays as it was.
+    """
+    return 0.5 * (F.pad(weight, (0, 1)) + F.pad(weight, (1, 0)))
+
+
+def paper_pooling_layers(num_layers: int, kernel_size: int) -> Iterator[bool]:
+    """Whether each layer on the way down pools (true) or strides (false).
+
+    The network the paper used keeps its receptive field symmetric by this rule: where the field of
+    a layer's inputs, in grid points, is odd, it convolves and averages pairs; where it is even, it
+    computes every other convolution only.
+    """
+    field = 1
+    for _ in range(num_layers):
+        yield field % 2 == 1
+        field = -(-(field + kernel_size - 1) // 2)
+
+
+class PaperUNet(nn.Module):
+    """The paper's U-Net: the resolution is halved in every layer and nothing skips at the finest.
+
+    Args:
+        in_channels: Channels of the encoding.
+        out_channels: Channels of the features.
+        channels: Channels of every layer.
+        num_layers: Number of halvings; the grid must be a multiple of ``2 ** num_layers``.
+        kernel_size: Odd size of all kernels.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        channels: int,
+        num_layers: int,
+        kernel_size: int,
+    ) -> None:
+        super().__init__()
+        self.pools = tuple(paper_pooling_layers(num_layers, kernel_size))
+        pad = kernel_size // 2
+        self.down = nn.ModuleList(
+            nn.Conv2d(c, channels, (1, kernel_size), stride=(1, 2), padding=(0, pad))
+            for c in [in_channels] + [channels] * (num_layers - 1)
+        )
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(
+                c, channels, (1, kernel_size), (1, 2), padding=(0, pad), output_padding=(0, 1)
+            )
+            for c in [channels] + [2 * channels] * (num_layers - 1)
+        )
+        self.out = nn.Conv2d(channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(batch, in_channels, grid)`` to ``(batch, out_channels, grid)``."""
+        h = _as_image(x)
+        skips: list[Tensor] = []
+        for layer, pools in zip(self.down, self.pools, strict=True):
+            assert isinstance(layer, nn.Conv2d)
+            weight = fold_average_pooling(layer.weight) if pools else layer.weight
+            h = F.relu(F.conv2d(h, weight, layer.bias, layer.stride, layer.padding))
+            skips.append(h)
+        skips.pop()
+        for layer in self.up:
+            h = F.relu(layer(h))
+            if skips:
+                h = torch.cat([skips.pop(), h], dim=1)
+        return self.out(h).squeeze(-2)
+
+
+class FullResolutionUNet(nn.Module):
+    """A U-Net whose finest skip is at the resolution of the grid.
+
+    Jumps of a wave are sharper than two grid points. Here a stem reads the encoding at full
+    resolution, every resolution has an additive skip, and a residual convolution mixes after each
+    upsampling.
+
+    Args:
+        in_channels: Channels of the encoding.
+        out_channels: Channels of the features.
+        channels: Channels of every layer.
+        num_layers: Number of halvings; the grid must be a multiple of ``2 ** num_layers``.
+        kernel_size: Odd size of the kernels of the stem and of the way down.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        channels: int,
+        num_layers: int,
+        kernel_size: int,
+    ) -> None:
+        super().__init__()
+        pad = (0, kernel_size // 2)
+        self.stem = nn.Conv2d(in_channels, channels, (1, kernel_size), padding=pad)
+        self.down = nn.ModuleList(
+            nn.Conv2d(channels, channels, (1, kernel_size), stride=(1, 2), padding=pad)
+            for _ in range(num_layers)
+        )
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(channels, channels, (1, 4), stride=(1, 2), padding=(0, 1))
+            for _ in range(num_layers)
+        )
+        self.mix = nn.ModuleList(
+            nn.Conv2d(channels, channels, (1, 3), padding=(0, 1)) for _ in range(num_layers)
+        )
+        self.out = nn.Conv2d(channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(batch, in_channels, grid)`` to ``(batch, out_channels, grid)``."""
+        h = F.gelu(self.stem(_as_image(x)))
+        skips: list[Tensor] = []
+        for down in self.down:
+            skips.append(h)
+            h = F.gelu(down(h))
+        for up, mix in zip(self.up, self.mix, strict=True):
+            h = F.gelu(up(h) + skips.pop())
+            h = h + F.gelu(mix(h))
+        return self.out(h).squeeze(-2)
+
+
+UNETS: dict[str, type[PaperUNet] | type[FullResolutionUNet]] = {
+    "paper": PaperUNet,
+    "full-resolution": FullResolutionUNet,
+}
