@@ -1,0 +1,80 @@
+# `make book` builds the book, `make test` checks everything; both install what they need first,
+# into .venv, and install nothing the second time.
+
+# The first of these that runs, is new enough and can make virtual environments.
+# Another one: make book PYTHON=/path/to/python3.12
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	>/dev/null 2>&1 && { echo $$python; break; }; done)
+
+# PyTorch's CPU builds, where there is no GPU: make book TORCH_BACKEND=cpu
+# (any value that `uv pip install --torch-backend` takes; unset, pip chooses)
+TORCH_BACKEND ?=
+
+export TORCH_BACKEND
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The kernel of .venv, not one of the same name in the reader's home.
+export JUPYTER_PREFER_ENV_PATH := 1
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+INSTALLED := .venv/installed
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+PIP := .venv/bin/python -m pip --log .venv/install.log
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lint unit chapters install clean distclean
+
+help:
+	@echo "make book       build the book; it says where to open the result"
+	@echo "make test       lint, types, unit tests and the chapters"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make unit       unit tests alone"
+	@echo "make chapters   the chapters' stored outputs against a fresh run"
+	@echo "make clean      remove the built book and the caches"
+	@echo "make distclean  remove .venv too"
+	@echo
+	@echo "Variables: PYTHON=python3.12       the interpreter to make .venv with"
+	@echo "           TORCH_BACKEND=cpu       PyTorch's CPU build (where there is no GPU)"
+	@echo "           NEEDED_GB=4             free disk space asked for before installing"
+
+book: $(INSTALLED)
+	jupyter-book build book/ -W -n --keep-going
+	@echo
+	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
+
+test: lint unit chapters
+
+lint: $(INSTALLED)
+	ruff check
+	ruff format --check
+	mypy
+
+unit: $(INSTALLED)
+	pytest tests
+
+chapters: $(INSTALLED)
+	pytest --nbval book
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with the venv module was found:" \
+		"install one (on Debian and Ubuntu: apt install python3 python3-venv)" \
+		"or name it, as in: make book PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) scripts/preflight.py
+	@echo "Installing into .venv (once; a few minutes)"
+	@$(PYTHON) -m venv .venv
+	@: > .venv/install.log
+	@( if [ -n "$$TORCH_BACKEND" ]; then \
+		$(PIP) install --constraint constraints.txt uv && \
+		.venv/bin/uv pip install --python .venv/bin/python --torch-backend="$$TORCH_BACKEND" $(TORCH); \
+	fi && $(PIP) install --constraint constraints.txt --editable '.[book,test,lint]' ) \
+		|| { $(PYTHON) scripts/preflight.py --after-failure; exit 1; }
+	@touch $@
+
+clean:
+	rm -rf book/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find danp_lib tests scripts -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv
