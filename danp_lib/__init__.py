@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
+from danp_lib.estimators import log_likelihood
 from danp_lib.generators import GaussianProcess, Sawtooth, SquareWave
 from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.noising import NoiseSchedule
@@ -26,4 +27,5 @@ __all__ = [
     "Sawtooth",
     "SquareWave",
     "Task",
+    "log_likelihood",
 ]
