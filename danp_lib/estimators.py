@@ -74,8 +74,8 @@ def log_likelihood(
         ValueError: If an argument is not one of its choices, or the pool is missing or too small.
     """
     if isinstance(model, ConvNP):
-        values = model.predict(task.context, task.xt).log_prob(task.yt)
-        return LogLikelihood(values, torch.ones_like(values), task.batch_size)
+        exact = model.predict(task.context, task.xt).log_prob(task.yt)
+        return LogLikelihood(exact, torch.ones_like(exact), task.batch_size)
     inputs = _resolve(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
     model.core.check([("context", task.context), ("target", task.target)], task.xt)
     values: list[Tensor] = []

@@ -1,0 +1,149 @@
+"""The learning-rate schedule, and Muon for convolution kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: str) -> float:
+    """What the learning rate is multiplied by at a step, in [0, 1].
+
+    Args:
+        step: From 0.
+        num_steps: Length of the run.
+        warmup_steps: Number of steps over which the rate rises linearly from near 0.
+        schedule: ``"constant"``, or ``"cosine"`` for a half cosine from 1 down to 0.
+    """
+    warmup = min(1.0, (step + 1) / (warmup_steps + 1))
+    if schedule == "constant":
+        return warmup
+    return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
+
+
+class KernelMuon:
+    """Muon (Jordan et al., 2024) on convolution kernels, each as the matrix ``(out, in * size)``.
+
+    :class:`torch.optim.Muon` takes matrices and a learning rate known to the host. Here it works
+    on matrices of zeros, so that what it leaves in them is the step at rate 1; the kernels then
+    move by that times a rate that may live on the GPU, where a captured step can read it.
+
+    Args:
+        kernels: Parameters of three or more dimensions.
+        momentum: Momentum of the gradients.
+    """
+
+    def __init__(self, kernels: Iterable[nn.Parameter], *, momentum: float) -> None:
+        self.kernels = list(kernels)
+        self.matrices = [nn.Parameter(torch.zeros_like(k).flatten(1)) for k in self.kernels]
+        self.muon = torch.optim.Muon(self.matrices, lr=1.0, momentum=momentum, weight_decay=0.0)
+
+    @torch.no_grad()
+    def step(self, learning_rate: Tensor) -> None:
+        """Move the kernels along their gradients.
+
+        Args:
+            learning_rate: A scalar on the device of the kernels.
+        """
+        for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
+            assert kernel.grad is not None
+            matrix.zero_()
+            matrix.grad = kernel.grad.flatten(1)
+        self.muon.step()
+        for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
+            kernel.add_(matrix.reshape(kernel.shape) * learning_rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The momenta."""
+        return self.muon.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over momenta from :meth:`state_dict`."""
+        self.muon.load_state_dict(state)
+
+
+class Optimizer:
+    """Adam on everything, or Muon on the kernels and Adam on the rest.
+
+    Args:
+        model: The model.
+        kind: ``"adam"`` or ``"muon"``.
+        learning_rate: Peak rate of Adam.
+        muon_learning_rate: Peak rate of Muon.
+        gradient_clip: Largest Euclidean norm of the whole gradient; a larger one is scaled down.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        kind: str,
+        learning_rate: float,
+        muon_learning_rate: float,
+        gradient_clip: float | None,
+    ) -> None:
+        self.parameters = list(model.parameters())
+        device = self.parameters[0].device
+        self.clip = math.inf if gradient_clip is None else gradient_clip
+        self.rates = (learning_rate, muon_learning_rate)
+        self.muon: KernelMuon | None = None
+        rest = self.parameters
+        if kind == "muon":
+            # A kernel of size 1 is a plain linear map, but Muon serves it as well.
+            kernels = [p for p in self.parameters if p.ndim > 2]
+            rest = [p for p in self.parameters if p.ndim <= 2]
+            self.muon = KernelMuon(kernels, momentum=0.95)
+        # A rate in a tensor is read at every replay of a captured step, where a number is not.
+        self.adam_rate = torch.tensor(learning_rate, device=device)
+        self.muon_rate = torch.tensor(muon_learning_rate, device=device)
+        captured = device.type == "cuda"
+        self.adam = torch.optim.Adam(rest, lr=self.adam_rate, capturable=captured, fused=True)
+
+    def set_factor(self, factor: float) -> None:
+        """Set the rates to their peaks times a factor."""
+        adam, muon = self.rates
+        self.adam_rate.fill_(adam * factor)
+        self.muon_rate.fill_(muon * factor)
+
+    def clip_gradient(self) -> Tensor:
+        """Scale the gradient down to the largest norm allowed; returns its norm before."""
+        return nn.utils.clip_grad_norm_(self.parameters, self.clip)
+
+    def step(self) -> None:
+        """Move the parameters and drop the gradients."""
+        self.adam.step()
+        if self.muon is not None:
+            self.muon.step(self.muon_rate)
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The whole state as named tensors."""
+        parts = {"adam": self.adam.state_dict()["state"]}
+        if self.muon is not None:
+            parts["muon"] = self.muon.state_dict()["state"]
+        return {
+            f"{part}.{index}.{name}": value
+            for part, entries in parts.items()
+            for index, entry in entries.items()
+            for name, value in entry.items()
+        }
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over a state from :meth:`state_tensors`."""
+        states: dict[str, dict[int, dict[str, Tensor]]] = {"adam": {}, "muon": {}}
+        for key, value in tensors.items():
+            part, index, name = key.split(".")
+            states[part].setdefault(int(index), {})[name] = value
+        groups = self.adam.state_dict()["param_groups"]
+        self.adam.load_state_dict({"state": states["adam"], "param_groups": groups})
+        # Loading copies the rate; the one that set_factor writes to must stay in use.
+        for group in self.adam.param_groups:
+            group["lr"] = self.adam_rate
+        if self.muon is not None:
+            groups = self.muon.state_dict()["param_groups"]
+            self.muon.load_state_dict({"state": states["muon"], "param_groups": groups})

@@ -1,0 +1,150 @@
+"""What a training run is, and how it is kept on disk so that it can go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from danp_lib.convnp import ConvNP
+from danp_lib.danp import DANP
+from danp_lib.objective import BatchConfig
+from danp_lib.optimizers import Optimizer
+
+Model = ConvNP | DANP
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A run.
+
+    Attributes:
+        num_steps: Number of updates.
+        batch: The batches.
+        optimizer: ``"adam"``, or ``"muon"`` for the convolution kernels and Adam for the rest.
+        learning_rate: Adam's peak rate.
+        muon_learning_rate: Muon's peak rate.
+        schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
+        warmup_steps: Steps over which the rates rise to their peaks.
+        gradient_clip: Largest norm of the gradient, or ``None``.
+        jitter: Added to the diagonal of the predictive covariance at first.
+        jitter_steps: Number of steps with jitter.
+        log_every: Steps between records.
+        validate_every: Steps between validations, at which the run is saved too.
+        num_validation_batches: Batches a level to validate on.
+        seed: Of the initial weights, the training tasks and the validation tasks.
+    """
+
+    num_steps: int
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    optimizer: Literal["adam", "muon"] = "muon"
+    learning_rate: float = 1e-3
+    muon_learning_rate: float = 1e-2
+    schedule: Literal["constant", "cosine"] = "cosine"
+    warmup_steps: int = 200
+    gradient_clip: float | None = 1.0
+    jitter: float = 0.0
+    jitter_steps: int = 0
+    log_every: int = 100
+    validate_every: int = 1000
+    num_validation_batches: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "log_every", "validate_every", "num_validation_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        for name in ("learning_rate", "muon_learning_rate"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        if self.optimizer not in ("adam", "muon"):
+            raise ValueError(f"optimizer must be 'adam' or 'muon', got {self.optimizer!r}.")
+        if self.schedule not in ("constant", "cosine"):
+            raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if self.gradient_clip is not None and not self.gradient_clip > 0.0:
+            raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}.")
+
+
+@dataclass
+class RunState:
+    """All that a run changes.
+
+    Attributes:
+        model: Its weights.
+        optimizer: Its momenta.
+        generator: Where its next batch comes from.
+        config: The run; fixed.
+        step: Number of updates made.
+        minutes: Time spent, over all parts of the run.
+    """
+
+    model: Model
+    optimizer: Optimizer
+    generator: torch.Generator
+    config: TrainingConfig
+    step: int = 0
+    minutes: float = 0.0
+
+    def description(self) -> str:
+        """The model and the run as JSON, to be the same when a run goes on."""
+        parts = {"model": self.model.name, "config": asdict(self.model.config)}
+        return json.dumps({**parts, "training": asdict(self.config)}, sort_keys=True)
+
+
+def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
+    """Write ``state.safetensors`` and ``log.jsonl`` to a folder, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{k}": v for k, v in state.model.state_dict().items()}
+    tensors |= {f"optimizer.{k}": v for k, v in state.optimizer.state_tensors().items()}
+    tensors["generator"] = state.generator.get_state()
+    metadata = {
+        "description": state.description(),
+        "step": str(state.step),
+        "minutes": str(state.minutes),
+    }
+    log = folder / "log.jsonl.partial"
+    log.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
+    log.replace(folder / "log.jsonl")
+    weights = folder / "state.safetensors.partial"
+    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, weights, metadata)
+    weights.replace(folder / "state.safetensors")
+
+
+def load_state(folder: Path, state: RunState) -> list[Record]:
+    """Take over a run from a folder, if there is one.
+
+    Returns:
+        Its records up to the step that it goes on from.
+
+    Raises:
+        ValueError: If the folder holds a run of another model or configuration.
+    """
+    path = folder / "state.safetensors"
+    if not path.exists():
+        return []
+    with safe_open(path, framework="pt") as stored:
+        metadata = stored.metadata()
+        tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    if metadata["description"] != state.description():
+        raise ValueError(
+            f"{folder} holds another run; choose another folder, or remove this one.\n"
+            f"  there: {metadata['description']}\n  now:   {state.description()}"
+        )
+    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
+    for key, value in tensors.items():
+        part, _, name = key.partition(".")
+        if name:
+            parts[part][name] = value
+    state.model.load_state_dict(parts["model"])
+    state.optimizer.load_state_tensors(parts["optimizer"])
+    state.generator.set_state(tensors["generator"])
+    state.step, state.minutes = int(metadata["step"]), float(metadata["minutes"])
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    records: list[Record] = [json.loads(line) for line in lines]
+    return [record for record in records if record["step"] <= state.step]
