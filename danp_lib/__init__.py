@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from danp_lib.checkpoint import load_pretrained
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.estimators import log_likelihood
@@ -27,5 +28,6 @@ __all__ = [
     "Sawtooth",
     "SquareWave",
     "Task",
+    "load_pretrained",
     "log_likelihood",
 ]

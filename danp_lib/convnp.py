@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danp_lib.checkpoint import register
 from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.setconv import Grid, SetConvDecoder, SetConvEncoder
 from danp_lib.tasks import PointSet
@@ -210,6 +211,7 @@ class ConvNP(nn.Module):
         return self(context, xt)
 
 
+@register
 class ConvCNP(ConvNP):
     """A ConvNP whose outputs are independent given the context (Gordon et al., 2020).
 
@@ -231,6 +233,7 @@ class ConvCNP(ConvNP):
         super().__init__(config)
 
 
+@register
 class ConvGNP(ConvNP):
     """A ConvNP whose outputs are jointly Gaussian with a low-rank covariance (Markou et al., 2022).
 

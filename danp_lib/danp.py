@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from danp_lib.checkpoint import register
 from danp_lib.convnp import ConvNPConfig, ConvNPCore
 from danp_lib.likelihoods import LowRankNormal, Mixture
 from danp_lib.noising import NoiseSchedule, mask_levels
@@ -81,6 +82,7 @@ class Denoised:
         return torch.stack([zero, *terms]).sum(dim=0)
 
 
+@register
 class DANP(nn.Module):
     """A convolutional neural process on F + 1 channels that denoises level by level.
 

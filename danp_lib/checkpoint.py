@@ -1,0 +1,291 @@
+"""Models in files: the weights, with all that is needed to use them, and pretrained ones by name.
+
+A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (the model's name),
+``config``, ``generator`` (the prior that the model was trained on), ``provenance`` (free fields),
+each of the last three as JSON, and ``sha256``: the SHA-256 of the whole file with the 64 digits of
+this field set to 0, so that a change of any byte shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from danp_lib.cards import read_card
+from danp_lib.configuration import from_dict, to_dict
+from danp_lib.files import split_header, with_sorted_header, write_atomically
+from danp_lib.generators import GENERATORS, TaskGenerator
+
+FORMAT = "danp_lib/1"
+
+PRETRAINED = (
+    *(
+        f"{model}-{dataset}"
+        for model in ("danp", "convcnp", "convgnp", "ar-convcnp")
+        for dataset in GENERATORS
+    ),
+    "danp-f2-sawtooth",
+    "danp-f2-square",
+)
+"""The names that :func:`load_pretrained` knows."""
+
+MODELS: dict[str, type[nn.Module]] = {}
+"""The registered model classes by name."""
+
+ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
+_UNSIGNED = "0" * 64
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be trusted or used; the message says why."""
+
+
+def register(cls: ModelClass) -> ModelClass:
+    """Class decorator: make a model class known to checkpoints by its ``name``.
+
+    The class is constructed from one argument, ``config``, annotated with a frozen dataclass.
+
+    Raises:
+        ValueError: If another class has the name already.
+    """
+    name = str(cls.name)  # type: ignore[attr-defined]
+    # A module that is loaded anew, as notebooks do, registers the same class again.
+    if name in MODELS and MODELS[name].__qualname__ != cls.__qualname__:
+        raise ValueError(f"name must be new, got {name!r}, which is {MODELS[name].__qualname__}.")
+    MODELS[name] = cls
+    return cls
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """What a checkpoint says about itself.
+
+    Attributes:
+        model: Name of the model.
+        config: Its configuration, a frozen dataclass.
+        task_generator: The prior that it was trained on, or ``None`` where that was not recorded.
+        provenance: Free fields.
+    """
+
+    model: str
+    config: Any
+    task_generator: TaskGenerator | None
+    provenance: dict[str, Any]
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    task_generator: TaskGenerator | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model to one file, whole or not at all; equal arguments give equal bytes.
+
+    Args:
+        path: The file, by custom ``.safetensors``.
+        model: A model of a registered class, on any device.
+        task_generator: The prior that it was trained on.
+        provenance: Further fields, to be kept as JSON.
+
+    Raises:
+        ValueError: If the model's class is not registered, or a weight is not a finite float32.
+    """
+    name = getattr(model, "name", None)
+    if MODELS.get(str(name)) is not type(model):
+        raise ValueError(
+            f"model must be of a registered class ({', '.join(MODELS)}), got "
+            f"{type(model).__name__} with the name {name!r}."
+        )
+    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    for key, value in tensors.items():
+        if value.dtype != torch.float32 or not value.isfinite().all():
+            raise ValueError(
+                f"the weight {key} must be finite float32, got {value.dtype} with "
+                f"{(~value.isfinite()).sum().item()} values that are not finite."
+            )
+    generator = task_generator and {
+        "name": task_generator.name,
+        "config": to_dict(task_generator),
+    }
+    metadata = {
+        "format": FORMAT,
+        "model": str(name),
+        "config": _dumps(to_dict(model.config)),
+        "generator": _dumps(generator),
+        "provenance": _dumps(dict(provenance or {})),
+        "sha256": _UNSIGNED,
+    }
+    data = with_sorted_header(save(tensors, metadata))
+    digest = hashlib.sha256(data).hexdigest()
+    write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
+
+
+def read_header(path: str | os.PathLike[str]) -> CheckpointHeader:
+    """Read what a checkpoint says about itself.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, or was changed.
+    """
+    return _read(Path(path))[0]
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
+    """Load a model, ready to predict.
+
+    Args:
+        path: The file.
+        device: Where to put the model.
+
+    Returns:
+        The model in evaluation mode; its class is the one that the file names.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, was changed, is of an unknown format or
+            model, or its configuration and its tensors do not belong together.
+    """
+    path = Path(path)
+    header, tensors = _read(path)
+    # The weights drawn by the constructor are thrown away; the global seed stays where it was.
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[header.model](header.config)
+    own = model.state_dict()
+    problems = [f"missing: {key}" for key in own if key not in tensors]
+    problems += [f"unexpected: {key}" for key in tensors if key not in own]
+    problems += [
+        f"{key} must be {tuple(own[key].shape)} {own[key].dtype}, "
+        f"got {tuple(value.shape)} {value.dtype}"
+        for key, value in tensors.items()
+        if key in own and (own[key].shape != value.shape or own[key].dtype != value.dtype)
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{path}: the tensors must be those of a {header.model} with the configuration in the "
+            f"file: {'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}."
+        )
+    model.load_state_dict(tensors)
+    return model.eval().to(device)
+
+
+def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
+    """The header and the tensors, once every byte is known to be as it was written."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}.")
+    data = path.read_bytes()
+    try:
+        content, start = split_header(data)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is no safetensors file, or was changed: {error}") from error
+    metadata: dict[str, str] = content.get("__metadata__", {})
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: the format must be {FORMAT!r}, got {metadata.get('format')!r}; "
+            "this version of danp_lib reads no other."
+        )
+    digest = str(metadata.get("sha256"))
+    unsigned = data[:start].replace(_quoted(digest), _quoted(_UNSIGNED), 1) + data[start:]
+    if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
+        raise CheckpointError(
+            f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
+            "again."
+        )
+    if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
+        raise CheckpointError(f"{path}: the metadata lack {', '.join(sorted(missing))}.")
+    name = metadata["model"]
+    if name not in MODELS:
+        raise CheckpointError(
+            f"{path}: the model must be one of {', '.join(MODELS)}, got {name!r}."
+        )
+    try:
+        config = from_dict(config_class(name), json.loads(metadata["config"]), name="config")
+        generator = _generator(json.loads(metadata["generator"]))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    provenance = json.loads(metadata["provenance"])
+    return CheckpointHeader(name, config, generator, provenance), load(data)
+
+
+def config_class(model: str) -> type[Any]:
+    """The dataclass that a registered model is constructed from."""
+    return get_type_hints(MODELS[model].__init__)["config"]
+
+
+def _generator(values: Any) -> TaskGenerator | None:
+    if values is None:
+        return None
+    name = values.get("name")
+    if name not in GENERATORS:
+        raise ValueError(f"generator.name must be one of {', '.join(GENERATORS)}, got {name!r}.")
+    return from_dict(GENERATORS[name], values.get("config"), name="generator.config")
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _quoted(digest: str) -> bytes:
+    return f'"sha256":"{digest}"'.encode()
+
+
+def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
+    """Load a model that comes with the library.
+
+    Args:
+        name: One of :data:`PRETRAINED`, such as ``"danp-sawtooth"``.
+        device: Where to put the model.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        ValueError: If there is no such name.
+        FileNotFoundError: If the name is known but its weights are not shipped.
+        CheckpointError: If the file was changed, or is not the one that its card describes.
+    """
+    path = pretrained_path(name)
+    digest, expected = hashlib.sha256(path.read_bytes()).hexdigest(), read_card(path).sha256
+    if digest != expected:
+        raise CheckpointError(f"{path} must have SHA-256 {expected} (its card), got {digest}.")
+    return load_checkpoint(path, device=device)
+
+
+def pretrained_path(name: str) -> Path:
+    """The file of a pretrained model: in the installed package, or beside it in a clone.
+
+    Raises:
+        ValueError: If there is no such name.
+        FileNotFoundError: If the name is known but its weights are not shipped.
+    """
+    if name not in PRETRAINED:
+        raise ValueError(f"name must be one of {', '.join(PRETRAINED)}, got {name!r}.")
+    folders = pretrained_folders()
+    for folder in folders:
+        if (path := folder / f"{name}.safetensors").is_file():
+            return path
+    shipped = [n for n in PRETRAINED if any((f / f"{n}.safetensors").is_file() for f in folders)]
+    *kind, dataset = name.split("-")
+    levels = " --levels 2" if "f2" in kind else ""
+    model = "-".join(part for part in kind if part != "f2")
+    raise FileNotFoundError(
+        f"the weights of {name!r} are not shipped (shipped: {', '.join(shipped) or 'none'}). "
+        f"To make them: danp train --model {model} --dataset {dataset}{levels} --recipe fast "
+        f"--out {name}.safetensors"
+    )
+
+
+def pretrained_folders() -> tuple[Path, ...]:
+    """Where pretrained models may lie, first choice first."""
+    package = Path(str(resources.files("danp_lib")))
+    return package / "checkpoints", package.parent / "checkpoints"

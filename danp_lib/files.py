@@ -1,0 +1,52 @@
+"""Files that appear whole or not at all, and safetensors files whose bytes are determined."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file beside its place, then move it there in one step; text becomes UTF-8.
+
+    A write that fails leaves what was there before, and nothing else.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def split_header(data: bytes) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where its tensors' bytes start.
+
+    Raises:
+        ValueError: If the bytes do not begin with such a header.
+    """
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 8 < start <= len(data):
+        raise ValueError(f"the header should end at byte {start} of {len(data)}.")
+    header = json.loads(data[8:start])
+    if not isinstance(header, dict):
+        raise ValueError(f"the header must be an object, got {type(header).__name__}.")
+    return header, start
+
+
+def with_sorted_header(data: bytes) -> bytes:
+    """A safetensors file with its header in order of keys, so that equal contents are equal bytes.
+
+    The library safetensors writes the metadata in an order that differs from call to call.
+    """
+    content, start = split_header(data)
+    header = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[start:]
