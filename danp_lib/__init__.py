@@ -2,13 +2,13 @@
 
 from importlib.metadata import version
 
-from danp_lib.checkpoint import load_pretrained
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.estimators import log_likelihood
 from danp_lib.generators import GaussianProcess, Sawtooth, SquareWave
 from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.noising import NoiseSchedule
+from danp_lib.pretrained import load_pretrained
 from danp_lib.tasks import PointSet, Task
 
 __version__ = version("danp_lib")

@@ -1,4 +1,4 @@
-"""Models in files: the weights, with all that is needed to use them, and pretrained ones by name.
+"""Models in files: the weights, with all that is needed to use them.
 
 A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (the model's name),
 ``config``, ``generator`` (the prior that the model was trained on), ``provenance`` (free fields),
@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -21,23 +20,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from danp_lib.cards import read_card
 from danp_lib.configuration import from_dict, to_dict
 from danp_lib.files import split_header, with_sorted_header, write_atomically
 from danp_lib.generators import GENERATORS, TaskGenerator
 
 FORMAT = "danp_lib/1"
-
-PRETRAINED = (
-    *(
-        f"{model}-{dataset}"
-        for model in ("danp", "convcnp", "convgnp", "ar-convcnp")
-        for dataset in GENERATORS
-    ),
-    "danp-f2-sawtooth",
-    "danp-f2-square",
-)
-"""The names that :func:`load_pretrained` knows."""
 
 MODELS: dict[str, type[nn.Module]] = {}
 """The registered model classes by name."""
@@ -237,55 +224,3 @@ def _dumps(value: Any) -> str:
 
 def _quoted(digest: str) -> bytes:
     return f'"sha256":"{digest}"'.encode()
-
-
-def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
-    """Load a model that comes with the library.
-
-    Args:
-        name: One of :data:`PRETRAINED`, such as ``"danp-sawtooth"``.
-        device: Where to put the model.
-
-    Returns:
-        The model in evaluation mode.
-
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the name is known but its weights are not shipped.
-        CheckpointError: If the file was changed, or is not the one that its card describes.
-    """
-    path = pretrained_path(name)
-    digest, expected = hashlib.sha256(path.read_bytes()).hexdigest(), read_card(path).sha256
-    if digest != expected:
-        raise CheckpointError(f"{path} must have SHA-256 {expected} (its card), got {digest}.")
-    return load_checkpoint(path, device=device)
-
-
-def pretrained_path(name: str) -> Path:
-    """The file of a pretrained model: in the installed package, or beside it in a clone.
-
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the name is known but its weights are not shipped.
-    """
-    if name not in PRETRAINED:
-        raise ValueError(f"name must be one of {', '.join(PRETRAINED)}, got {name!r}.")
-    folders = pretrained_folders()
-    for folder in folders:
-        if (path := folder / f"{name}.safetensors").is_file():
-            return path
-    shipped = [n for n in PRETRAINED if any((f / f"{n}.safetensors").is_file() for f in folders)]
-    *kind, dataset = name.split("-")
-    levels = " --levels 2" if "f2" in kind else ""
-    model = "-".join(part for part in kind if part != "f2")
-    raise FileNotFoundError(
-        f"the weights of {name!r} are not shipped (shipped: {', '.join(shipped) or 'none'}). "
-        f"To make them: danp train --model {model} --dataset {dataset}{levels} --recipe fast "
-        f"--out {name}.safetensors"
-    )
-
-
-def pretrained_folders() -> tuple[Path, ...]:
-    """Where pretrained models may lie, first choice first."""
-    package = Path(str(resources.files("danp_lib")))
-    return package / "checkpoints", package.parent / "checkpoints"
