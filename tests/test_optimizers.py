@@ -1,0 +1,106 @@
+"""The learning-rate schedule, Muon on kernels, and the optimizer's state."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from danp_lib.optimizers import KernelMuon, Optimizer, schedule_factor
+
+
+def test_the_cosine_falls_from_one_to_zero() -> None:
+    factors = [
+        schedule_factor(s, num_steps=100, warmup_steps=0, schedule="cosine") for s in range(101)
+    ]
+    assert factors[0] == 1.0
+    assert factors[50] == pytest.approx(0.5)
+    assert factors[100] == pytest.approx(0.0, abs=1e-12)
+    assert all(a > b for a, b in itertools.pairwise(factors))
+
+
+def test_the_warmup_is_linear_and_never_zero() -> None:
+    factors = [
+        schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)
+    ]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel() -> None:
+    g = torch.Generator().manual_seed(0)
+    start = torch.randn(6, 4, 1, 5, generator=g)
+    kernel = nn.Parameter(start.clone())
+    matrix = nn.Parameter(start.clone().flatten(1))
+    ours = KernelMuon([kernel], momentum=0.95)
+    reference = torch.optim.Muon([matrix], lr=0.03, momentum=0.95, weight_decay=0.0)
+    for _ in range(3):
+        gradient = torch.randn(6, 4, 1, 5, generator=g)
+        kernel.grad, matrix.grad = gradient, gradient.flatten(1)
+        ours.step(torch.tensor(0.03))
+        reference.step()
+    assert not torch.equal(kernel, start)
+    torch.testing.assert_close(kernel.detach().flatten(1), matrix.detach(), rtol=1e-5, atol=1e-6)
+
+
+def small_net() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 3, (1, 3)), nn.Flatten(), nn.Linear(3 * 6, 1))
+
+
+def optimizer_of(net: nn.Module, kind: str, clip: float | None = 1.0) -> Optimizer:
+    return Optimizer(
+        net, kind=kind, learning_rate=1e-2, muon_learning_rate=1e-2, gradient_clip=clip
+    )
+
+
+def take_steps(net: nn.Module, optimizer: Optimizer, count: int, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        net(torch.randn(4, 2, 1, 8, generator=g)).square().mean().backward()
+        optimizer.clip_gradient()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_a_restored_state_goes_on_bit_for_bit(kind: str) -> None:
+    net, twin = small_net(), small_net()
+    optimizer, restored = optimizer_of(net, kind), optimizer_of(twin, kind)
+    take_steps(net, optimizer, 3, seed=1)
+    twin.load_state_dict(net.state_dict())
+    restored.load_state_tensors({k: v.clone() for k, v in optimizer.state_tensors().items()})
+    for each in (optimizer, restored):
+        each.set_factor(0.5)
+    take_steps(net, optimizer, 3, seed=2)
+    take_steps(twin, restored, 3, seed=2)
+    for ours, theirs in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_a_factor_of_zero_stops_every_parameter(kind: str) -> None:
+    net = small_net()
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = optimizer_of(net, kind)
+    optimizer.set_factor(0.0)
+    take_steps(net, optimizer, 2, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    optimizer.set_factor(1.0)
+    take_steps(net, optimizer, 1, seed=1)
+    assert not any(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_the_gradient_is_clipped_to_the_norm_and_its_norm_before_is_returned() -> None:
+    net = small_net()
+    optimizer = optimizer_of(net, "adam", clip=0.1)
+    (100.0 * net(torch.ones(1, 2, 1, 8))).sum().backward()
+    before = math.sqrt(
+        sum(p.grad.square().sum().item() for p in net.parameters() if p.grad is not None)
+    )
+    norm = optimizer.clip_gradient().item()
+    after = math.sqrt(
+        sum(p.grad.square().sum().item() for p in net.parameters() if p.grad is not None)
+    )
+    assert norm == pytest.approx(before, rel=1e-5)
+    assert after == pytest.approx(0.1, rel=1e-3)

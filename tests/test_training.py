@@ -1,0 +1,224 @@
+"""The loop: it learns, resumes bit for bit, and says why where the loss is not finite."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from danp_lib.convnp import ConvNPConfig
+from danp_lib.danp import DANPConfig
+from danp_lib.generators import GaussianProcess, Sawtooth
+from danp_lib.objective import BatchConfig
+from danp_lib.recipes import build_model
+from danp_lib.run_state import Model, TrainingConfig
+from danp_lib.training import NonFiniteLossError, train
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+RUN = TrainingConfig(
+    num_steps=9,
+    batch=BatchConfig(batch_size=4, num_targets=20),
+    warmup_steps=2,
+    log_every=2,
+    validate_every=4,
+    num_validation_batches=1,
+)
+
+
+def tiny(name: str = "danp") -> Model:
+    if name == "danp":
+        return build_model(name, DANPConfig(base=TINY, num_levels=2), seed=0)
+    return build_model(name, replace(TINY, rank=4 if name == "convgnp" else 0), seed=0)
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def assert_same_weights(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("name", ["danp", "convcnp", "convgnp"])
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_stopping_and_resuming_changes_no_bit(name: str, optimizer: str, tmp_path: Path) -> None:
+    run = replace(RUN, optimizer=optimizer)  # type: ignore[arg-type]
+    whole = tiny(name)
+    history = train(whole, Sawtooth(), run, folder=tmp_path / "whole", progress=False)
+    assert history[-1]["step"] == run.num_steps
+    parts = 0
+    # Out of time at once, each call makes one step, from a model that knows nothing of the last.
+    while True:
+        piecewise = tiny(name)
+        records = train(
+            piecewise, Sawtooth(), run, folder=tmp_path / "parts", max_minutes=0.0, progress=False
+        )
+        parts += 1
+        if records[-1]["step"] == run.num_steps:
+            break
+    assert parts == run.num_steps
+    assert_same_weights(weights(whole), weights(piecewise))
+    assert records[-1]["validation"] == history[-1]["validation"]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    first = tiny()
+    history = train(first, Sawtooth(), RUN, folder=tmp_path, progress=False)
+    before = (tmp_path / "state.safetensors").read_bytes()
+    again = tiny()
+    assert train(again, Sawtooth(), RUN, folder=tmp_path, progress=False) == history
+    assert_same_weights(weights(first), weights(again))
+    assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, {tests!r})
+    from danp_lib.generators import Sawtooth
+    from danp_lib.training import train
+    from test_training import RUN, tiny
+    from dataclasses import replace
+    run = replace(RUN, num_steps=10_000_000, validate_every=5)
+    print("started", flush=True)
+    train(tiny(), Sawtooth(), run, folder=Path(sys.argv[1]), progress=False)
+    print("left in good order", flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_a_state_that_a_run_goes_on_from(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    code = SCRIPT.format(tests=str(Path(__file__).parent))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    deadline = time.monotonic() + 60.0
+    while not (tmp_path / "state.safetensors").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    if number != signal.SIGKILL:
+        assert "left in good order" in output
+        assert process.returncode == 0
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    stopped_at = max(json.loads(line)["step"] for line in lines)
+    end = stopped_at + 2
+    # The length of the run stands in its description, so the reference is the same long run.
+    run = replace(RUN, num_steps=10_000_000, validate_every=5)
+    resumed, whole = tiny(), tiny()
+    _steps_until(resumed, run, end, tmp_path)
+    _steps_until(whole, run, end, tmp_path / "whole")
+    assert_same_weights(weights(resumed), weights(whole))
+
+
+class _Enough(Exception):
+    pass
+
+
+def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> None:
+    def stop(record: dict[str, int]) -> None:
+        if record["step"] >= end:
+            raise _Enough
+
+    with pytest.raises(_Enough):
+        train(
+            model,
+            Sawtooth(),
+            replace(run, log_every=RUN.log_every),
+            folder=folder,
+            progress=False,
+            callback=stop,
+        )
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    with pytest.raises(ValueError, match="holds another run"):
+        train(tiny(), Sawtooth(), replace(RUN, seed=1), folder=tmp_path, progress=False)
+    with pytest.raises(ValueError, match="holds another run"):
+        train(tiny("convgnp"), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+@dataclass(frozen=True)
+class Faulty(Sawtooth):
+    """A generator that goes wrong at its seventh batch."""
+
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        y = super().sample_outputs(x, generator=generator)
+        calls.append(1)
+        # Three validation batches are drawn first.
+        return y * torch.nan if len(calls) == 3 + 7 else y
+
+
+calls: list[int] = []
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_cause_and_keeps_the_last_good_state(
+    tmp_path: Path,
+) -> None:
+    calls.clear()
+    with pytest.raises(NonFiniteLossError, match=r"step 6: .* bad data: context.y must be finite"):
+        train(tiny(), Faulty(), RUN, folder=tmp_path, progress=False)
+    model = tiny()
+    history = train(model, Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    assert history[-1]["step"] == 5  # one more than the last saved step
+    assert all(v.isfinite().all() for v in model.state_dict().values())
+
+
+def test_records_are_written_as_json_lines_and_hold_every_level(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+    history = train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False, callback=seen.append)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == history == seen
+    assert [r["step"] for r in history] == [2, 4, 6, 8, 9]
+    assert [r["step"] for r in history if "validation" in r] == [4, 8, 9]
+    for record in history:
+        assert len(record["log_likelihood_by_level"]) == 3
+
+
+def test_training_learns_a_gaussian_process() -> None:
+    model = tiny("convgnp")
+    run = replace(RUN, num_steps=150, validate_every=150, log_every=25, learning_rate=3e-3)
+    history = train(model, GaussianProcess(), run, progress=False)
+    # A standard normal guess scores -1.42 nats a target.
+    assert history[0]["log_likelihood"] < -1.2
+    assert history[-1]["validation"][0] > -0.95
+
+
+def test_training_touches_no_global_generator() -> None:
+    before = torch.get_rng_state()
+    train(tiny(), Sawtooth(), replace(RUN, num_steps=2), progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be >= 1, got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
+        ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
+        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+        ({"gradient_clip": 0.0}, "gradient_clip must be positive or None, got 0.0"),
+    ],
+)
+def test_bad_runs_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(RUN, **arguments)  # type: ignore[arg-type]
