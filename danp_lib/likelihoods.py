@@ -226,7 +226,6 @@ class Mixture(Distribution):
         count = Size(sample_shape).numel()
         weights = self.logits.exp().reshape(-1, self.num_components)
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
-        chosen = chosen.T.reshape(shape)
         points, rank = self.event_shape[0], self.components.factor.shape[-1]
         eps = torch.randn(
             (*shape, points + rank, 1),
@@ -234,9 +233,11 @@ class Mixture(Distribution):
             device=generator.device,
             generator=generator,
         )
-        batch = torch.meshgrid(*(torch.arange(n) for n in shape), indexing="ij")
-        index = (*batch[len(Size(sample_shape)) :], chosen)
-        return self.components[index].transform(eps)
+        # Components of all mixtures in one row, so that one index picks them whatever the batch.
+        parts = (self.components.loc, self.components.diagonal, self.components.factor)
+        row = LowRankNormal(*(part.flatten(end_dim=-3) for part in parts))
+        first = torch.arange(len(weights), device=weights.device) * self.num_components
+        return row[(first + chosen.T).reshape(shape)].transform(eps)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""

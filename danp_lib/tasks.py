@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 
@@ -124,9 +125,14 @@ class PointSet:
         keep = self.mask[0]
         return PointSet(self.x[:, keep], self.y[:, keep])
 
-    def masked_where(self, keep: Tensor) -> PointSet:
-        """The same sets with only those of the batch kept where ``keep``, ``(batch,)``, is true."""
-        return PointSet(self.x, self.y, self.mask & keep.reshape(-1, 1))
+    def masked_where(self, keep: Tensor | bool) -> PointSet:
+        """The same sets, all of whose points are masked out where ``keep`` is false.
+
+        Args:
+            keep: One truth value for the batch, or one a set, ``(batch,)``.
+        """
+        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else keep
+        return PointSet(self.x, self.y, self.mask & per_set)
 
     def check(self, name: str) -> None:
         """Refuse NaN and infinite values among the real points.
@@ -232,8 +238,17 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
         tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, partial, dict(metadata))
+    data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
+    partial.write_bytes(_with_sorted_header(data))
     partial.replace(path)
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    # safetensors writes the metadata in an order that differs from one call to the next.
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def load_tasks(path: str | os.PathLike[str]) -> Task:
