@@ -37,8 +37,9 @@ help:
 	@echo "           TORCH_BACKEND=cpu       PyTorch's CPU build (where there is no GPU)"
 	@echo "           NEEDED_GB=4             free disk space asked for before installing"
 
+# --all: otherwise a page whose own file did not change is neither run nor warned about again.
 book: $(INSTALLED)
-	jupyter-book build book/ -W -n --keep-going
+	jupyter-book build book/ --all -W -n --keep-going
 	@echo
 	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
 

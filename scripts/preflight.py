@@ -1,6 +1,7 @@
 """Say in one sentence why an install cannot work, before it starts and after it has failed.
 
-Runs under whatever Python the reader has, so it uses nothing newer than Python 3.3.
+Runs under whatever Python the reader has, the too old ones included, so it uses nothing newer than
+Python 3.3.
 """
 
 import os
@@ -9,14 +10,14 @@ import shutil
 import sys
 import tempfile
 
-# Measured on Linux x86-64 (installed, plus what pip unpacks on the way): 2.3 + 1 GB with PyTorch's
-# CPU build, 6.4 + 3 GB with the CUDA one, which Linux gets unless TORCH_BACKEND says otherwise.
-CPU_GB = 4.0
+# Installed, .venv takes 2.1 GB with PyTorch's CPU build and 6.4 GB with the CUDA one, which Linux
+# gets unless TORCH_BACKEND says otherwise; the rest is for the downloads, unpacked beside it.
+CPU_GB = 3.0
 CUDA_GB = 10.0
 LOG = os.path.join(".venv", "install.log")
 
 
-def needed_gb():
+def needed_gb() -> float:
     """Return the free space to ask for, in GB."""
     if os.environ.get("NEEDED_GB"):
         return float(os.environ["NEEDED_GB"])
@@ -24,12 +25,12 @@ def needed_gb():
     return CUDA_GB if cuda else CPU_GB
 
 
-def free_gb(folder):
+def free_gb(folder: str) -> float:
     """Return the free space where `folder` lies, in GB."""
     return shutil.disk_usage(folder).free / 1e9
 
 
-def before():
+def before() -> "str | None":
     """Return what stands in the way of an install, or None."""
     if sys.version_info < (3, 11):
         return (
@@ -46,13 +47,13 @@ def before():
         ).format(sys.executable)
     if free_gb(".") < needed_gb():
         return (
-            "The disk has {:.1f} GB free here and the install needs about {:.0f} GB: make room, or, "
+            "The disk has {:.1f} GB free here and the install needs {:.0f} GB: make room, or, "
             "where there is no GPU, use the smaller build with TORCH_BACKEND=cpu"
         ).format(free_gb("."), needed_gb())
     return None
 
 
-def after():
+def after() -> str:
     """Return why an install that has just failed did so, as far as its log tells."""
     log = ""
     if os.path.exists(LOG):
