@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from danp_lib.checkpoint import register
 from danp_lib.convnp import ConvNPConfig, ConvNPCore
+from danp_lib.denoising import Denoised, Prepared, chunks
 from danp_lib.likelihoods import LowRankNormal, Mixture
 from danp_lib.noising import NoiseSchedule, mask_levels
 from danp_lib.randomness import one_by_one, spawn
@@ -46,40 +47,6 @@ class DANPConfig:
     def schedule(self) -> NoiseSchedule:
         """The noise."""
         return NoiseSchedule(self.beta, self.num_levels)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What the samples of one task share: computed once, whatever their number.
-
-    Attributes:
-        encoding: The context's channel and the empty channels, ``(1, 2 * (F + 1), grid)``.
-        features: The U-Net's features at the noisiest level, ``(1, channels, grid)``.
-    """
-
-    encoding: Tensor
-    features: Tensor
-
-
-@dataclass(frozen=True)
-class Denoised:
-    """Auxiliary sets and the predictives they were scored or drawn with, sample by sample.
-
-    Attributes:
-        auxiliary: The levels 1 to F, each with the samples as its batch.
-        predictives: The predictives of the levels 1 to F at those points.
-        target: The predictive of level 0 at the targets, ``(samples,)``; Equation 2's components.
-    """
-
-    auxiliary: tuple[PointSet, ...]
-    predictives: tuple[LowRankNormal, ...]
-    target: LowRankNormal
-
-    def auxiliary_log_prob(self) -> Tensor:
-        """log p(D_a | D_c) of every sample in nats, ``(samples,)``; Equation 3."""
-        terms = [p.log_prob(a.y) for p, a in zip(self.predictives, self.auxiliary, strict=True)]
-        zero = self.target.mean.new_zeros(self.target.batch_shape)
-        return torch.stack([zero, *terms]).sum(dim=0)
 
 
 @register
@@ -208,6 +175,7 @@ class DANP(nn.Module):
         num_samples: int,
         inputs: Tensor | None = None,
         generator: torch.Generator,
+        chunk_size: int = 256,
         callback: Callable[[int, LowRankNormal, PointSet], None] | None = None,
     ) -> tuple[PointSet, ...]:
         """Draw auxiliary sets from the model, level by level (paper, Equation 3).
@@ -218,19 +186,27 @@ class DANP(nn.Module):
             inputs: Inputs ``(1, points, 1)`` that all levels share; uniform and independent ones
                 where left out, as the paper has it.
             generator: Source of randomness.
-            callback: Called with each level, its predictive and its set.
+            chunk_size: Number of samples computed at a time; it bounds the memory only.
+            callback: Called with each level, its predictive and its set, chunk by chunk.
 
         Returns:
             The levels 1 to F, each with the samples as its batch.
         """
-        _check_positive(num_samples=num_samples)
+        _check_positive(num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         xt = context.x.new_zeros(1, 0, 1) if inputs is None else inputs
         self.core.check([("context", context)], xt)
         streams = spawn(generator, 2)
         prepared = self.prepare(context)
-        return self._sample(prepared, xt[:, :0], num_samples, inputs, streams, callback).auxiliary
+        parts = [
+            self._sample(prepared, xt[:, :0], count, inputs, streams, callback).auxiliary
+            for count in chunks(num_samples, chunk_size)
+        ]
+        return tuple(
+            PointSet(torch.cat([a.x for a in level]), torch.cat([a.y for a in level]))
+            for level in zip(*parts, strict=True)
+        )
 
     def predict(
         self,
@@ -300,12 +276,6 @@ class DANP(nn.Module):
         return self.denoise(
             prepared, inputs, lambda level, p: p.transform(noise[level - 1]), xt, callback
         )
-
-
-def chunks(total: int, size: int) -> Iterator[int]:
-    """Sizes of the chunks that a total falls into."""
-    for start in range(0, total, size):
-        yield min(size, total - start)
 
 
 def _check_choice(name: str, value: str) -> None:

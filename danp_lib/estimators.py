@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from danp_lib.convnp import ConvNP
-from danp_lib.danp import DANP, AuxiliaryInputs, chunks
+from danp_lib.danp import DANP, AuxiliaryInputs
+from danp_lib.denoising import chunks
 from danp_lib.likelihoods import LowRankNormal
 from danp_lib.randomness import spawn
 from danp_lib.tasks import PointSet, Task

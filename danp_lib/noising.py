@@ -48,7 +48,7 @@ class NoiseSchedule:
             raise ValueError(f"num_levels must be >= 1 to reach a variance, got {num_levels}.")
         if not 0.0 < variance < 1.0:
             raise ValueError(
-                f"variance must lie in (0, 1), which is what beta in (0, 1) reaches, got {variance}."
+                f"variance must lie in (0, 1), as beta in (0, 1) reaches no other, got {variance}."
             )
         low, high = 0.0, 1.0
         while low < (middle := (low + high) / 2) < high:
@@ -169,10 +169,7 @@ def mask_levels(auxiliary: Sequence[PointSet], level: int | Tensor) -> tuple[Poi
         auxiliary: The levels 1 to F.
         level: One level, or one a task, ``(batch,)``.
     """
-    return tuple(
-        noisy.masked_where(torch.as_tensor(level, device=noisy.x.device) < f)
-        for f, noisy in enumerate(auxiliary, start=1)
-    )
+    return tuple(noisy.masked_where(level < f) for f, noisy in enumerate(auxiliary, start=1))
 
 
 def sample_augmented_task(

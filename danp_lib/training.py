@@ -189,7 +189,8 @@ class TrainingStep:
                 f"{cause_of_failure(model, batch)}."
             )
         self.state.optimizer.step()
-        level = torch.as_tensor(batch.level, device=self.device).expand(config.batch.batch_size)
+        # A fill, since a copy from the host could not be captured.
+        level = torch.zeros_like(log_likelihood, dtype=torch.long) + batch.level
         return Update(level, log_likelihood.detach(), norm)
 
 
