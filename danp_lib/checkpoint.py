@@ -212,6 +212,8 @@ def config_class(model: str) -> type[Any]:
 def _generator(values: Any) -> TaskGenerator | None:
     if values is None:
         return None
+    if not isinstance(values, Mapping):
+        raise ValueError(f"generator must be null or an object, got {values!r}.")
     name = values.get("name")
     if name not in GENERATORS:
         raise ValueError(f"generator.name must be one of {', '.join(GENERATORS)}, got {name!r}.")

@@ -1,0 +1,58 @@
+"""Files appear whole or not at all, and equal contents are equal bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load, save
+
+from danp_lib.files import split_header, with_sorted_header, write_atomically
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
+def test_a_write_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes | None, failing: str
+) -> None:
+    path = tmp_path / "file"
+    if old is not None:
+        path.write_bytes(old)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failing, full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ([] if old is None else ["file"])
+    assert old is None or path.read_bytes() == old
+    write_atomically(path, "näu\n")
+    assert path.read_bytes() == "näu\n".encode()
+
+
+def test_the_header_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, dtype=torch.bool)}
+    metadata = {str(i): str(i) for i in range(20)}
+    data = with_sorted_header(save(tensors, metadata))
+    assert all(with_sorted_header(save(tensors, metadata)) == data for _ in range(5))
+    assert with_sorted_header(data) == data
+    loaded = load(data)
+    assert all(torch.equal(loaded[k], v) for k, v in tensors.items())
+    (tmp_path / "t").write_bytes(data)
+    with safe_open(tmp_path / "t", framework="pt") as stored:
+        assert stored.metadata() == metadata
+    header, start = split_header(data)
+    assert list(header) == sorted(header)
+    assert start % 8 == 0
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00" * 8, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"[]", b"\x01" + b"\x00" * 9]
+)
+def test_bytes_without_a_header_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"header|Expecting"):
+        split_header(data)
