@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from danp_lib.convnp import ConvNP
 from danp_lib.danp import DANP
+from danp_lib.files import write_atomically
 from danp_lib.objective import BatchConfig
 from danp_lib.optimizers import Optimizer
 
@@ -108,12 +109,10 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
         "step": str(state.step),
         "minutes": str(state.minutes),
     }
-    log = folder / "log.jsonl.partial"
-    log.write_text("".join(json.dumps(record) + "\n" for record in history), encoding="utf-8")
-    log.replace(folder / "log.jsonl")
-    weights = folder / "state.safetensors.partial"
-    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, weights, metadata)
-    weights.replace(folder / "state.safetensors")
+    log = "".join(json.dumps(record) + "\n" for record in history)
+    write_atomically(folder / "log.jsonl", log.encode())
+    data = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
+    write_atomically(folder / "state.safetensors", data)
 
 
 def load_state(folder: Path, state: RunState) -> list[Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from danp_lib.files import with_sorted_header, write_atomically
 
 
 @dataclass(frozen=True)
@@ -236,19 +237,8 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
     if task.pool is not None:
         task.pool.check("pool")
         tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
-    partial.write_bytes(_with_sorted_header(data))
-    partial.replace(path)
-
-
-def _with_sorted_header(data: bytes) -> bytes:
-    # safetensors writes the metadata in an order that differs from one call to the next.
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8:start]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[start:]
+    write_atomically(path, with_sorted_header(data))
 
 
 def load_tasks(path: str | os.PathLike[str]) -> Task:
