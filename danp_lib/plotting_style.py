@@ -1,0 +1,126 @@
+"""The one style of every figure: colors, markers and matplotlib settings.
+
+A figure is an opaque white card. A transparent one would have to live with the few middle tones
+that can be read on a white and on a dark page alike; on a card the same dark text and the same
+five colors do on both, in a notebook's dark theme too. The colors keep a contrast of 3 to 1 with
+the card and stay apart for readers with any of the three kinds of color blindness; markers and
+dashes say the same thing a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+WIDTH = 7.0
+"""Width of a figure in inches: the width of the book's column."""
+
+INK = "#1F1F1F"
+GREY = "#6A6A6A"
+PALE = "#D9D9D9"
+BLUE = "#00509E"
+ORANGE = "#DA7A00"
+GREEN = "#16A085"
+RED = "#960A2C"
+PURPLE = "#B27CD8"
+COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+
+CONTEXT_COLOR = BLUE
+CONTEXT_MARKER = "o"
+
+_LEVELS = ((ORANGE, "D"), (GREEN, "^"), (RED, "s"), (PURPLE, "v"), (GREEN, "P"), (RED, "X"))
+
+
+def level_style(level: int) -> tuple[str, str]:
+    """Color and marker of a level, as the paper has them: orange, green, red for levels 0, 1, 2."""
+    if level < 0:
+        raise ValueError(f"level must be >= 0, got {level}.")
+    if level < len(_LEVELS):
+        return _LEVELS[level]
+    # There are more levels than colors; the markers go on apart from them.
+    return COLORS[2 + level % 3], "<>1234"[level % 6]
+
+
+MODELS = {
+    "danp": ("DANP", ORANGE, "D", "-"),
+    "convcnp": ("ConvCNP", GREEN, "^", ":"),
+    "convgnp": ("ConvGNP", PURPLE, "v", "-."),
+    "ar-convcnp": ("AR ConvCNP", BLUE, "o", "--"),
+}
+"""Label, color, marker and dashes of the models that the paper compares, by name."""
+
+
+def model_style(name: str, position: int) -> tuple[str, str, str, str]:
+    """A model's entry of :data:`MODELS`, or one by its position where the name is not there."""
+    return MODELS.get(name, (name, COLORS[position % len(COLORS)], "s", "-"))
+
+
+RC: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": GREY,
+    "axes.facecolor": "white",
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 11,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 144,
+    "figure.facecolor": "white",
+    "figure.figsize": (WIDTH, 3.2),
+    "font.family": "DejaVu Sans",
+    "font.size": 10.5,
+    "grid.color": PALE,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 10,
+    "legend.columnspacing": 1.2,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "legend.handletextpad": 0.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.0,
+    "savefig.facecolor": "white",
+    "text.color": INK,
+    "xtick.color": INK,
+    "xtick.labelsize": 10,
+    "ytick.color": INK,
+    "ytick.labelsize": 10,
+}
+"""matplotlib settings; nothing is smaller than 10 points at the book's width."""
+
+
+def as_row(values: Tensor | ArrayLike, name: str) -> NDArray[Any]:
+    """One row of numbers, from an array or from a tensor ``(..., points, 1)`` without a batch.
+
+    Raises:
+        ValueError: If there is more than one row.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    array = np.asarray(values, dtype=float)
+    if sum(length != 1 for length in array.shape) > 1:
+        raise ValueError(f"{name} must be one row of values, got shape {array.shape}.")
+    return array.reshape(-1)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The book's style, as a context or a decorator, for figures of one's own too."""
+    with plt.rc_context(RC):
+        yield
+
+
+def axes(ax: Axes | None, height: float = 3.2) -> Axes:
+    """The axes given, or new ones of the book's width and a height in inches."""
+    return plt.subplots(figsize=(WIDTH, height))[1] if ax is None else ax
