@@ -137,6 +137,53 @@ def train(
 
 
 @app.command(
+    epilog="\b\nExamples:\n"
+    "  danp evaluate danp-sawtooth --tasks sawtooth\n"
+    "  danp evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json"
+)
+def evaluate(
+    checkpoint: Checkpoint,
+    tasks: Annotated[
+        str,
+        typer.Option(help="A task file, or sawtooth, square or gp for the 310 benchmark tasks."),
+    ],
+    estimator: Annotated[
+        str,
+        typer.Option(help="model (samples from the model, as published), noising or both."),
+    ] = "both",
+    num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the likelihood of a model on a set of tasks.
+
+    The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
+    of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
+    and an AR ConvCNP is always rolled out.
+    """
+    from danp_lib.cli_evaluate import evaluate_checkpoint, render
+
+    result = evaluate_checkpoint(
+        checkpoint, tasks, estimator=estimator, num_samples=num_samples, seed=seed, device=device
+    )
+    print(json.dumps(result, indent=2, allow_nan=False) if as_json else render(result))
+
+
+@app.command(epilog="\b\nExample:\n  danp table --json")
+def table(as_json: AsJson = False) -> None:
+    """Print the benchmark's table: the paper's average likelihoods, ours and the ceiling.
+
+    The ceiling is the score of the exact predictives, which no model can beat.
+    """
+    from danp_lib.cli_evaluate import render_table
+    from danp_lib.evaluation_table import table as get_table
+
+    rows = get_table()
+    print(json.dumps(rows, indent=2, allow_nan=False) if as_json else render_table(rows))
+
+
+@app.command(
     epilog="\b\nExample:\n"
     "  danp predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3"
 )

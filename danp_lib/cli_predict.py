@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danp_lib.danp import DANP
-from danp_lib.files import write_atomically
+from danp_lib.files import check_writable, write_atomically
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.tasks import PointSet
 
@@ -125,11 +125,12 @@ def predict(
         Number of rows written.
 
     Raises:
-        FileNotFoundError: If a file is missing.
+        OSError: If a file is missing, or the result cannot be written.
         ValueError: If a file holds what the model cannot take, or a number is out of range.
     """
     if samples < 0:
         raise ValueError(f"samples must be >= 0, got {samples}.")
+    check_writable(out)
     config = model.config.base if isinstance(model, DANP) else model.config
     known = read_points(context, ("x", "y"), domain=config.domain)
     inputs = [x for (x,) in read_points(at, ("x",), domain=config.domain)]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shlex
 import shutil
-import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from danp_lib.cards import Card, Hardware, write_card
+from danp_lib.cards import Card, write_card
+from danp_lib.cards_origin import commit, hardware
 from danp_lib.checkpoint import save_checkpoint
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
 from danp_lib.danp import DANPConfig
+from danp_lib.files import check_writable
 from danp_lib.recipes import Recipe
 from danp_lib.recipes import recipe as get_recipe
 from danp_lib.training import train
@@ -36,15 +36,16 @@ def places(out: Path, name: str) -> tuple[Path, Path]:
         name: Name of the checkpoint in a folder.
 
     Raises:
-        ValueError: If the file is a folder, or the folder a file.
+        ValueError: If the folder is a file.
+        OSError: If the file cannot be written.
     """
-    if out.suffix == ".safetensors":
-        if out.is_dir():
-            raise ValueError(f"out must be a file, got the folder {out}.")
-        return out, Path("runs") / out.stem
-    if out.exists() and not out.is_dir():
+    if out.exists() and not out.is_dir() and out.suffix != ".safetensors":
         raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
-    return out / f"{name}.safetensors", out
+    single = out.suffix == ".safetensors"
+    path, folder = (out, Path("runs") / out.stem) if single else (out / f"{name}.safetensors", out)
+    check_writable(path)
+    check_writable(folder / "log.jsonl")
+    return path, folder
 
 
 def run_recipe(
@@ -105,7 +106,6 @@ def run_recipe(
     if steps < num_steps and not out_of_time:
         return None
     command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(
         path,
         model,
@@ -195,32 +195,3 @@ def checked_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ValueError(f"device must be cpu, or one of the {count} CUDA devices, got {name!r}.")
     return device
-
-
-def hardware(device: torch.device) -> Hardware:
-    """What this machine is."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return Hardware(cpu=_processor(), gpu=gpu, threads=torch.get_num_threads())
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or "unknown"
-
-
-def commit() -> str | None:
-    """The commit that the library is at in git, marked where files differ from it."""
-    folder = Path(__file__).resolve().parent.parent
-    if not (folder / ".git").exists():
-        return None
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()

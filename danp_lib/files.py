@@ -11,10 +11,12 @@ from typing import Any
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file beside its place, then move it there in one step; text becomes UTF-8.
 
-    A write that fails leaves what was there before, and nothing else.
+    The folder is made where it is missing. A write that fails leaves what was there before, and no
+    part of a file.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
@@ -24,6 +26,22 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a place for a file before the work that would fill it.
+
+    Raises:
+        OSError: If the place is a folder, or the file or its folder could not be made there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; a file is to be written there.")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: no permission in {folder}.")
 
 
 def split_header(data: bytes) -> tuple[dict[str, Any], int]:

@@ -1,0 +1,109 @@
+"""``danp evaluate`` and ``danp table``: scores, of one checkpoint and of the benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from danp_lib.benchmark import benchmark_tasks
+from danp_lib.cli_info import load_model
+from danp_lib.cli_train import checked_device
+from danp_lib.evaluation import ESTIMATORS, Estimator, evaluate
+from danp_lib.generators import GENERATORS
+from danp_lib.tasks import Task, load_tasks
+
+
+def read_tasks(tasks: str) -> Task:
+    """The tasks of a file, or the benchmark's of a dataset.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file holds no tasks.
+    """
+    if tasks in GENERATORS:
+        return benchmark_tasks(tasks)
+    if not Path(tasks).is_file():
+        raise FileNotFoundError(
+            f"{tasks!r} is neither a task file nor a dataset ({', '.join(GENERATORS)})."
+        )
+    return load_tasks(tasks)
+
+
+def evaluate_checkpoint(
+    checkpoint: str,
+    tasks: str,
+    *,
+    estimator: str,
+    num_samples: int,
+    seed: int,
+    device: str = "cpu",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint on tasks; see :func:`danp_lib.evaluation.evaluate`.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint or task file.
+        ValueError: If an argument is not one of its choices, or a file is not what it should be.
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
+    target = checked_device(device)
+    model = load_model(checkpoint, device=device)
+    result = evaluate(
+        model,
+        read_tasks(tasks).to(target),
+        estimator=cast(Estimator, estimator),
+        num_samples=num_samples,
+        generator=torch.Generator(device=target).manual_seed(seed),
+        progress=progress,
+    )
+    return result.to_dict()
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """An evaluation as lines to read: the score, and a row for each context size."""
+    error = result["average_likelihood_ci95"]
+    interval = "" if error is None else f" ± {error:.2f}"
+    lines = [
+        f"average likelihood   {result['average_likelihood']:.2f}{interval}",
+        f"mean log-likelihood  {result['mean_log_likelihood']:.3f} nats per target",
+        f"tasks                {result['num_tasks']}",
+        f"estimator            {result['estimator']}, {result['num_samples']} samples a task",
+        f"cost                 {result['forward_passes']} forward passes, "
+        f"{result['seconds']:.1f} s",
+        "",
+        "context size  tasks  average likelihood  log-likelihood  effective sample size",
+    ]
+    by_size: dict[int, list[Mapping[str, Any]]] = {}
+    for task in result["tasks"]:
+        by_size.setdefault(task["context_size"], []).append(task)
+    for size, group in sorted(by_size.items()):
+        logs = [task["log_likelihood"] for task in group]
+        sizes = [s for task in group if (s := task["effective_sample_size"]) is not None]
+        effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
+        likelihood = sum(map(math.exp, logs)) / len(logs)
+        lines.append(
+            f"{size:12}  {len(group):5}  {likelihood:18.2f}  {sum(logs) / len(logs):14.3f}  "
+            f"{effective:>21}"
+        )
+    return "\n".join(lines)
+
+
+def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The benchmark's table as lines to read, a blank where there is no number."""
+    lines = [f"{'dataset':10} {'model':12} {'paper':>8} {'ours':>17}  estimator"]
+    for dataset, models in rows.items():
+        for model, row in models.items():
+            paper, ours, error = (row[key] for key in ("paper", "ours", "ours_ci95"))
+            published = "" if paper is None else f"{paper:.2f}"
+            shown = "" if ours is None else f"{ours:.2f}"
+            shown += "" if error is None else f" ± {error:5.2f}"
+            samples = row["num_samples"] or 1
+            how = (row["estimator"] or "") + (f", {samples} samples" if samples > 1 else "")
+            line = f"{dataset:10} {model:12} {published:>8} {shown:>17}  {how}"
+            lines.append(line.rstrip())
+    return "\n".join(lines)

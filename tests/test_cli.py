@@ -1,0 +1,531 @@
+"""The danp command: what it prints and writes, and how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from danp_lib import cli_train, pretrained, recipes
+from danp_lib.cards import read_card, render_card
+from danp_lib.checkpoint import load_checkpoint, read_header, save_checkpoint
+from danp_lib.cli import app
+from danp_lib.cli_evaluate import render_table
+from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.danp import DANP, DANPConfig
+from danp_lib.evaluation import evaluate
+from danp_lib.evaluation_table import table
+from danp_lib.generators import Sawtooth
+from danp_lib.objective import BatchConfig
+from danp_lib.recipes import Recipe
+from danp_lib.rollout import ARConvCNP, ar_sample
+from danp_lib.tasks import PointSet, load_tasks, save_tasks
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+INDEPENDENT = replace(TINY, rank=0)
+MODELS: dict[str, Callable[[], Any]] = {
+    "danp": lambda: DANP(DANPConfig(base=TINY, num_levels=2, num_auxiliary=10)),
+    "convgnp": lambda: ConvGNP(TINY),
+    "convcnp": lambda: ConvCNP(INDEPENDENT),
+    "ar-convcnp": lambda: ARConvCNP(INDEPENDENT),
+}
+
+
+def danp(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def good(*arguments: object) -> str:
+    """What a command prints that must succeed."""
+    result = danp(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """The line that a command must refuse with."""
+    result = danp(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("danp: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("\n")
+    return result.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    paths = {name: folder / f"{name}.safetensors" for name in MODELS}
+    for name, path in paths.items():
+        save_checkpoint(path, MODELS[name](), task_generator=Sawtooth())
+    return paths
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tasks") / "tasks.safetensors"
+    generator = torch.Generator().manual_seed(0)
+    task = Sawtooth().sample_task(3, num_targets=5, pool_size=30, generator=generator)
+    save_tasks(path, task, metadata={})
+    return path
+
+
+# Help and mistakes
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "table", "predict", "info"])
+def test_help_explains_and_gives_an_example(command: str) -> None:
+    text = good(command, "--help")
+    assert f"danp {command} " in text.partition("Example")[2]
+    assert command in good("--help")
+    assert good("--help") == good()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["info", "--nope"], "No such option: --nope"),
+        (["train", "--model", "danp"], "Missing option"),
+        (
+            ["evaluate", "x", "--tasks", "y", "--num-samples", "many"],
+            "Invalid value for '--num-samples'",
+        ),
+        (["info"], "info needs a checkpoint, or --model and --dataset"),
+        (["info", "danp-gp", "--model", "danp"], "info takes a checkpoint, or --model"),
+        (["info", "danp-sine"], "'danp-sine' is neither a file nor the name of a pretrained model"),
+        (["info", "--model", "cnp", "--dataset", "gp"], "model must be one of danp, .*got 'cnp'"),
+        (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "one of model, .* got 'best'"),
+        (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device must be cpu, cuda or"),
+        (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "CUDA devices, got 'cuda:99'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], message: str) -> None:
+    line = refused(*arguments)
+    assert re.search(message, line), line
+
+
+def test_the_command_is_installed(checkpoints: dict[str, Path], here: Path) -> None:
+    command = shutil.which("danp", path=str(Path(sys.executable).parent))
+    assert command is not None
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        line = [command, *map(str, arguments)]
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    # Both at once: nearly all of the time goes into importing torch.
+    right, wrong = start("info", checkpoints["danp"], "--json"), start("info", here / "missing")
+    out, err = right.communicate()
+    assert (right.returncode, err) == (0, "")
+    assert json.loads(out)["model"] == "danp"
+    out, err = wrong.communicate()
+    assert (wrong.returncode, out) == (2, "")
+    assert err.startswith("danp: ")
+    assert err.count("\n") == 1
+
+
+# info
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "parameters"),
+    [
+        ("danp", "sawtooth", 352_333),
+        ("danp", "gp", 347_402),
+        ("convgnp", "square", 337_540),
+        ("convcnp", "gp", 329_220),
+    ],
+)
+def test_info_counts_the_papers_parameters(model: str, dataset: str, parameters: int) -> None:
+    recipe = ["--model", model, "--dataset", dataset, "--recipe", "paper"]
+    found = json.loads(good("info", *recipe, "--json"))
+    assert found["parameters"] == parameters
+    assert found["training"]["num_steps"] == 512_000
+    assert found["config"].get("base", found["config"])["unet"] == "paper"
+    assert f"{parameters}" in good("info", *recipe)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_info_of_a_checkpoint(name: str, checkpoints: dict[str, Path]) -> None:
+    found = json.loads(good("info", checkpoints[name], "--json"))
+    assert (found["model"], found["dataset"]) == (name, "sawtooth")
+    assert found["parameters"] == count_parameters(MODELS[name]())
+    assert found["config"].get("base", found["config"])["channels"] == 8
+    assert re.search(r"^ +channels +8$", good("info", checkpoints[name]), re.MULTILINE)
+
+
+def test_a_changed_checkpoint_is_refused(checkpoints: dict[str, Path], here: Path) -> None:
+    data = bytearray(checkpoints["danp"].read_bytes())
+    data[-1] ^= 1
+    (here / "changed.safetensors").write_bytes(data)
+    assert "was changed" in refused("info", "changed.safetensors")
+
+
+# evaluate
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluate_prints_the_evaluation(
+    name: str, checkpoints: dict[str, Path], tasks: Path
+) -> None:
+    options = ["--tasks", tasks, "--num-samples", 4, "--seed", 3]
+    found = json.loads(good("evaluate", checkpoints[name], *options, "--json"))
+    assert list(found) == [
+        "average_likelihood",
+        "average_likelihood_ci95",
+        "mean_log_likelihood",
+        "num_tasks",
+        "estimator",
+        "num_samples",
+        "forward_passes",
+        "seconds",
+        "tasks",
+    ]
+    keys = {"context_size", "log_likelihood", "effective_sample_size"}
+    assert all(set(task) == keys for task in found["tasks"])
+    expected = evaluate(
+        load_checkpoint(checkpoints[name]),
+        load_tasks(tasks),
+        num_samples=4,
+        generator=torch.Generator().manual_seed(3),
+    ).to_dict()
+    del found["seconds"], expected["seconds"]
+    assert found == expected
+    lines = good("evaluate", checkpoints[name], *options).splitlines()
+    assert lines[0].startswith(f"average likelihood   {found['average_likelihood']:.2f} ±")
+    assert len(lines) == 7 + len({task["context_size"] for task in found["tasks"]})
+
+
+@pytest.mark.parametrize("estimator", ["model", "noising"])
+def test_evaluate_takes_the_estimator(
+    estimator: str, checkpoints: dict[str, Path], tasks: Path
+) -> None:
+    options = ["--tasks", tasks, "--num-samples", 4, "--estimator", estimator, "--json"]
+    found = json.loads(good("evaluate", checkpoints["danp"], *options))
+    assert (found["estimator"], found["num_samples"]) == (estimator, 4)
+
+
+def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here: Path) -> None:
+    assert "neither a task file nor a dataset" in refused(
+        "evaluate", checkpoints["danp"], "--tasks", "none"
+    )
+    line = refused("evaluate", checkpoints["danp"], "--tasks", checkpoints["danp"])
+    assert "must hold xc, yc, xt, yt" in line
+    assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
+
+
+def test_table_prints_the_table() -> None:
+    rows = json.loads(good("table", "--json"))
+    assert rows == table()
+    assert set(rows) == {"sawtooth", "square", "gp"}
+    for models in rows.values():
+        assert set(models) == {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"}
+        for row in models.values():
+            assert set(row) == {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
+    lines = good("table").splitlines()
+    assert len(lines) == 1 + 15
+    assert any(re.match(r"sawtooth +danp +82\.26", line) for line in lines)
+
+
+def test_a_table_row_shows_the_interval_and_the_estimator() -> None:
+    row = {"paper": 82.26, "ours": 91.5, "ours_ci95": 2.25, "estimator": "both", "num_samples": 256}
+    bare = {"paper": None, "ours": 7, "ours_ci95": None, "estimator": "exact", "num_samples": 1}
+    _, first, second = render_table({"gp": {"danp": row, "ceiling": bare}}).splitlines()
+    assert first.split() == ["gp", "danp", "82.26", "91.50", "±", "2.25", "both,", "256", "samples"]
+    assert second.split() == ["gp", "ceiling", "7.00", "exact"]
+
+
+# predict
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> tuple[list[str], list[list[float]]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return header, [[float(cell) for cell in row] for row in rows]
+
+
+CONTEXT = "x,y\n0.25,0.5\n-1,0.75\n"
+INPUTS = [1.5, -0.1, 1.5, 0.30000000000000004]
+AT = "x\n" + "".join(f"{x!r}\n" for x in INPUTS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predict_writes_the_models_prediction(
+    name: str, checkpoints: dict[str, Path], here: Path
+) -> None:
+    context, at = write(here / "a.csv", CONTEXT), write(here / "b.csv", AT)
+    files = ["--context", context, "--at", at, "--out", here / "c.csv"]
+    options = ["--num-samples", 6, "--quantiles", "0.1,0.5", "--samples", 2, "--seed", 5]
+    assert good("predict", checkpoints[name], *files, *options) == ""
+    header, rows = read(here / "c.csv")
+    assert header == ["x", "mean", "sd", "q0.1", "q0.5", "sample_1", "sample_2"]
+    x, mean, sd, low, middle, *samples = map(list, zip(*rows, strict=True))
+    assert x == INPUTS
+
+    model = load_checkpoint(checkpoints[name])
+    points = PointSet(torch.tensor([[[0.25], [-1.0]]]), torch.tensor([[[0.5], [0.75]]]))
+    xt = torch.tensor(INPUTS).reshape(1, -1, 1)
+    generator = torch.Generator().manual_seed(5)
+    if name == "danp":
+        expected = model.predict(points, xt, num_samples=6, generator=generator)
+    else:
+        expected = model.predict(points, xt)
+    assert mean == expected.mean.flatten().tolist()
+    assert sd == expected.stddev.flatten().tolist()
+    assert low == expected.quantile(0.1).flatten().tolist()
+    assert middle == expected.quantile(0.5).flatten().tolist()
+    if name == "ar-convcnp":
+        drawn = ar_sample(model, points, xt, num_samples=2, generator=generator).values
+    else:
+        drawn = expected.sample((2,), generator=generator)
+    assert samples == [sample.flatten().tolist() for sample in drawn]
+
+
+def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    at = write(here / "b.csv", "\ufeffname, y ,x\r\nfirst,,0\r\n\r\nsecond,,1\r\n")
+    files = ["--context", write(here / "a.csv", "y,x\n"), "--at", at, "--out", here / "c.csv"]
+    good("predict", checkpoints["convgnp"], *files, "--quantiles", "")
+    header, rows = read(here / "c.csv")
+    assert header == ["x", "mean", "sd"]
+    assert [row[0] for row in rows] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("context", "at", "message"),
+    [
+        ("x,y\n0,1\n0.5,abc\n", AT, "a.csv, line 3: y must be a number, got 'abc'"),
+        ("x,y\n0,nan\n", AT, "a.csv, line 2: y must be finite in float32, got 'nan'"),
+        ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
+        ("x,y\n0,\n", AT, "a.csv, line 2: y must be a number, got ''"),
+        ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x must lie in the model's domain [-2.0, 2.0], got"),
+        ("x,y\n1\n", AT, "a.csv, line 2: 2 values must stand here, got 1"),
+        ("x,z\n0,1\n", AT, "a.csv, line 1: the header must name the column 'y' once"),
+        ("x,x,y\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
+        ("0,1\n1,0\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
+        ("", AT, "a.csv is empty: its first line must be the header x,y"),
+        ('x,y\n"0,1\n', AT, "a.csv is no CSV file in UTF-8"),
+        (CONTEXT, "x\n", "b.csv must hold at least one input"),
+        (CONTEXT, "t\n1\n", "b.csv, line 1: the header must name the column 'x' once"),
+        (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x must lie in the model's domain"),
+        (CONTEXT, "x\ninf\n", "b.csv, line 2: x must be finite"),
+    ],
+)
+def test_predict_refuses_a_bad_file_by_its_line(
+    checkpoints: dict[str, Path], here: Path, context: str, at: str, message: str
+) -> None:
+    write(here / "a.csv", context)
+    write(here / "b.csv", at)
+    write(here / "c.csv", "old")
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv"]
+    assert message in refused("predict", checkpoints["danp"], *files)
+    assert (here / "c.csv").read_text(encoding="utf-8") == "old"
+    assert len(list(here.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quantiles", "0.5,1"], "quantiles must be different numbers in (0, 1)"),
+        (["--quantiles", "0.5,0.5"], "quantiles must be different numbers in (0, 1)"),
+        (["--quantiles", "half"], "quantiles must be different numbers in (0, 1)"),
+        (["--samples", "-1"], "samples must be >= 0, got -1"),
+        (["--num-samples", "0"], "num_samples must be >= 1, got 0"),
+        (["--out", "."], "is a folder"),
+        (["--out", "a.csv/c.csv"], "a.csv is not a folder"),
+        (["--at", "missing.csv"], "No such file or directory: 'missing.csv'"),
+    ],
+)
+def test_predict_refuses_bad_options(
+    checkpoints: dict[str, Path], here: Path, options: list[str], message: str
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv"]
+    assert message in refused("predict", checkpoints["danp"], *files, *options)
+    assert sorted(p.name for p in here.iterdir()) == ["a.csv", "b.csv"]
+
+
+# train
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
+    """Recipes of small models and short runs, in an empty folder."""
+    original = recipes.recipe
+
+    def small(name: str, **options: Any) -> Recipe:
+        made = original(name, **options)
+        steps = options.get("num_steps") or 3
+        base = INDEPENDENT if "convcnp" in made.model else TINY
+        config = made.model_config
+        return replace(
+            made,
+            model_config=replace(config, base=base) if isinstance(config, DANPConfig) else base,
+            training=replace(
+                made.training,
+                num_steps=steps,
+                batch=BatchConfig(batch_size=2, num_targets=5),
+                num_validation_batches=1,
+            ),
+        )
+
+    monkeypatch.setattr(recipes, "recipe", small)
+    monkeypatch.setattr(cli_train, "get_recipe", small)
+    return here
+
+
+TRAIN = ["train", "--model", "danp", "--dataset", "square"]
+
+
+def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
+    assert good(*TRAIN, "--out", "run", "--seed", 7) == ""
+    assert sorted(p.name for p in (tiny / "run").iterdir()) == [
+        "danp-square.json",
+        "danp-square.md",
+        "danp-square.safetensors",
+        "log.jsonl",
+        "state.safetensors",
+    ]
+    path = tiny / "run" / "danp-square.safetensors"
+    card = read_card(path)
+    assert (card.name, card.model, card.dataset, card.recipe) == (
+        "danp-square",
+        "danp",
+        "square",
+        "fast",
+    )
+    assert (card.seed, card.steps, card.parameters) == (
+        7,
+        3,
+        count_parameters(load_checkpoint(path)),
+    )
+    assert card.command == (
+        "danp train --model danp --dataset square --recipe fast --seed 7 "
+        "--out danp-square.safetensors"
+    )
+    assert card.validation is not None
+    assert len(card.validation) == 4
+    assert (card.torch, card.hardware.gpu) == (torch.__version__, None)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == render_card(card)
+    header = read_header(path)
+    assert header.provenance["steps"] == 3
+    assert header.provenance["command"] == card.command
+    assert header.task_generator is not None
+    assert header.task_generator.name == "square"
+    shown = json.loads(good("info", path, "--json"))
+    assert shown["card"]["sha256"] == card.sha256
+
+
+def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "pretrained_folders", lambda: (tiny,))
+    good(*TRAIN, "--levels", 2, "--steps", 2, "--out", "danp-f2-square.safetensors")
+    assert sorted(p.name for p in tiny.iterdir()) == [
+        "danp-f2-square.json",
+        "danp-f2-square.md",
+        "danp-f2-square.safetensors",
+        "runs",
+    ]
+    assert sorted(p.name for p in (tiny / "runs" / "danp-f2-square").iterdir()) == [
+        "log.jsonl",
+        "state.safetensors",
+    ]
+    found = json.loads(good("info", "danp-f2-square", "--json"))
+    assert found["config"]["num_levels"] == 2
+    assert "--levels 2 --steps 2 --out danp-f2-square.safetensors" in found["card"]["command"]
+    good(*TRAIN, "--levels", 2, "--out", "folder")
+    assert (tiny / "folder" / "danp-f2-square.safetensors").is_file()
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tiny: Path) -> None:
+    good(*TRAIN, "--out", "whole.safetensors")
+    good(*TRAIN, "--out", "parts.safetensors", "--max-minutes", 1e-9)
+    card = read_card(tiny / "parts.safetensors")
+    assert (card.steps, card.validation) == (1, None)
+    assert "--max-minutes 1e-09" in card.command
+    good(*TRAIN, "--out", "parts.safetensors")
+    assert read_card(tiny / "parts.safetensors").steps == 3
+    whole, parts = (load_file(f"{name}.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
+
+
+def test_an_interrupted_run_writes_no_checkpoint(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> list[dict[str, Any]]:
+        return [{"step": 2, "minutes": 0.1}]
+
+    monkeypatch.setattr(cli_train, "train", interrupted)
+    result = danp(*TRAIN, "--out", "m.safetensors")
+    assert result.exit_code == 130
+    assert result.stderr == "danp: stopped; the same command goes on from here.\n"
+    assert not list(tiny.iterdir())
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good(*TRAIN, "--out", "m.safetensors")
+    old = {path.name: path.read_bytes() for path in tiny.iterdir() if path.is_file()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    line = danp(*TRAIN, "--seed", 1, "--out", "other.safetensors").stderr.splitlines()[-1]
+    assert line == "danp: [Errno 28] No space left on device"
+    assert {path.name: path.read_bytes() for path in tiny.iterdir() if path.is_file()} == old
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "cnp"], "model must be one of danp, convcnp"),
+        (["--dataset", "sine"], "dataset must be one of sawtooth"),
+        (["--recipe", "slow"], "recipe must be one of paper, fast"),
+        (["--model", "convcnp", "--levels", "2"], "num_levels is for a danp"),
+        (["--levels", "0"], "num_levels must be >= 1"),
+        (["--steps", "-1"], "num_steps must be >= 1"),
+        (["--max-minutes", "0"], "max-minutes must be positive, got 0"),
+        (["--threads", "0"], "threads must be >= 1, got 0"),
+        (["--device", "tpu"], "device must be cpu, cuda or cuda:N, got 'tpu'"),
+        (["--device", "meta"], "device must be cpu, cuda or cuda:N, got 'meta'"),
+        (["--out", "taken"], "out must be a folder or end in .safetensors, got the file taken"),
+        (["--out", "taken/m.safetensors"], "taken is not a folder"),
+    ],
+)
+def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message: str) -> None:
+    write(tiny / "taken", "")
+    assert message in refused(*TRAIN, "--out", "run", *options)
+    assert [p.name for p in tiny.iterdir()] == ["taken"]
+
+
+def test_another_run_in_the_folder_is_refused(tiny: Path) -> None:
+    good(*TRAIN, "--out", "run")
+    result = danp(*TRAIN, "--out", "run", "--seed", 1)
+    assert result.exit_code == 2
+    assert "danp: run holds another run" in result.stderr
