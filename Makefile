@@ -59,12 +59,12 @@ chapters: $(INSTALLED)
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with the venv module was found:" \
+	@command -v "$(PYTHON)" >/dev/null || { echo "No Python 3.11 or newer with the venv module was found:" \
 		"install one (on Debian and Ubuntu: apt install python3 python3-venv)" \
 		"or name it, as in: make book PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(PYTHON) scripts/preflight.py
 	@echo "Installing into .venv (once; a few minutes)"
-	@$(PYTHON) -m venv .venv
+	@.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@: > .venv/install.log
 	@( if [ -n "$$TORCH_BACKEND" ]; then \
 		$(PIP) install --constraint constraints.txt uv && \
