@@ -1,0 +1,38 @@
+"""Exact predictives of the three families of tasks: the most that any model can reach.
+
+Each is limited as the models are: no predictive variance below the floor.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.oracle_gp import GaussianProcessOracle
+from danp_lib.oracle_sawtooth import SawtoothOracle
+from danp_lib.oracle_square import SquareWaveOracle
+from danp_lib.tasks import PointSet
+
+__all__ = ["ORACLES", "GaussianProcessOracle", "Oracle", "SawtoothOracle", "SquareWaveOracle"]
+
+
+class Oracle(Protocol):
+    """What every exact predictive can do."""
+
+    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
+        """The predictive at target inputs ``(batch, targets, dim_x)``, batch shape ``(batch,)``."""
+        ...
+
+    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
+        """Log-density of the targets given the context in nats, ``(batch,)``."""
+        ...
+
+
+ORACLES: dict[str, type[Oracle]] = {
+    "gp": GaussianProcessOracle,
+    "sawtooth": SawtoothOracle,
+    "square": SquareWaveOracle,
+}
+"""The oracle of each task generator, by the generator's name."""
