@@ -31,6 +31,7 @@ __all__ = [
     "plot_level_predictives",
     "plot_likelihood_against_context_size",
     "plot_num_samples",
+    "plot_points",
     "plot_prediction",
     "style",
 ]
@@ -42,15 +43,22 @@ BANDS = (0.5, 0.9)
 """The central intervals that :func:`plot_prediction` shades."""
 
 
-def _scatter(
-    ax: Axes, points: PointSet, label: str, color: str, marker: str, ms: float = 5
+def plot_points(
+    ax: Axes, points: PointSet, label: str, *, level: int | None = None, size: float = 5.0
 ) -> None:
+    """Draw one set's real points, as context or as points of a level.
+
+    Raises:
+        ValueError: If there is more than one set.
+    """
+    context = (look.CONTEXT_COLOR, look.CONTEXT_MARKER)
+    color, marker = context if level is None else level_style(level)
     if points.batch_size != 1:
         raise ValueError(f"a plot takes one set, got a batch of {points.batch_size}; index it.")
     real = points.compact()
     x, y = as_row(real.x, "x"), as_row(real.y, "y")
-    order = 4 if color == look.CONTEXT_COLOR else 3
-    ax.plot(x, y, marker, color=color, label=label, ms=ms, mec="white", mew=0.4, zorder=order)
+    order = 4 if level is None else 3
+    ax.plot(x, y, marker, color=color, label=label, ms=size, mec="white", mew=0.4, zorder=order)
 
 
 def _line(ax: Axes, x: Tensor | ArrayLike, y: Tensor | ArrayLike, **style: Any) -> None:
@@ -83,8 +91,8 @@ def plot_augmented_task(
     _truth(ax, truth)
     for level in reversed(range(len(task.levels))):
         label = f"level {level}" if level else "level 0 (targets)"
-        _scatter(ax, task.levels[level], label, *level_style(level))
-    _scatter(ax, task.context, "context", look.CONTEXT_COLOR, look.CONTEXT_MARKER)
+        plot_points(ax, task.levels[level], label, level=level)
+    plot_points(ax, task.context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")
     _legend_above(ax, 3)
     return ax
@@ -129,7 +137,7 @@ def plot_prediction(
         _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
     _line(ax, x, predictive.mean, color=color, label="mean")
     _truth(ax, truth)
-    _scatter(ax, context, "context", look.CONTEXT_COLOR, look.CONTEXT_MARKER)
+    plot_points(ax, context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")
     _legend_above(ax, 3)
     return ax
@@ -168,7 +176,7 @@ def plot_level_predictives(
         color, _ = level_style(level)
         for f, points in enumerate(auxiliary, start=1):
             if f > level:
-                _scatter(ax, points, f"level {f}", *level_style(f), ms=3)
+                plot_points(ax, points, f"level {f}", level=f, size=3.0)
         means = predictive.components.mean.flatten(end_dim=-3)[:num_means]
         plot_prediction(context, x, predictive, samples=means, truth=truth, color=color, ax=ax)
         ax.get_legend().remove()
