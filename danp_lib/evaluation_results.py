@@ -156,10 +156,12 @@ def load_results(path: str | os.PathLike[str]) -> Result:
         raise FileNotFoundError(f"no result at {path}.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a result must be an object, got {content!r}.")
         configuration = content.pop("configuration", {})
         evaluation = from_dict(Evaluation, content.pop("evaluation", None), name="evaluation")
         origin = from_dict(Origin, content, name="result")
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     expected = Evaluation.summarize(evaluation.tasks)
     for key in ("average_likelihood", "average_likelihood_ci95", "mean_log_likelihood"):
