@@ -113,7 +113,7 @@ class ConvNPCore(nn.Module):
         return self.encoder(points, self.grid, index)
 
     def features(self, encoding: Tensor) -> Tensor:
-        """One pass of the U-Net, ``(batch, channels, grid)``."""
+        """One pass of the U-Net but for its last layer, ``(batch, channels, grid)``."""
         return self.unet(encoding)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
@@ -124,7 +124,7 @@ class ConvNPCore(nn.Module):
             xt: ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
-        z = self.decoder(features, self.grid, xt)
+        z = self.decoder(features, self.grid, xt, self.unet.out)
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))

@@ -2,6 +2,9 @@
 
 Inside, a one-dimensional grid is an image of height 1 with the channels last in memory: the CPU's
 convolutions are up to twice as fast in that layout, forward and backward.
+
+The last layer of either, the 1x1 convolution ``out``, is linear, and so is the interpolation to the
+targets that follows: ``out`` is left to the decoder, which applies it at the targets alone.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class PaperUNet(nn.Module):
         self.out = nn.Conv2d(channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, in_channels, grid)`` to ``(batch, out_channels, grid)``."""
+        """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
         h = _as_image(x)
         skips: list[Tensor] = []
         for layer, pools in zip(self.down, self.pools, strict=True):
@@ -91,7 +94,7 @@ class PaperUNet(nn.Module):
             h = F.relu(layer(h))
             if skips:
                 h = torch.cat([skips.pop(), h], dim=1)
-        return self.out(h).squeeze(-2)
+        return h.squeeze(-2)
 
 
 class FullResolutionUNet(nn.Module):
@@ -135,7 +138,7 @@ class FullResolutionUNet(nn.Module):
         self.out = nn.Conv2d(channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, in_channels, grid)`` to ``(batch, out_channels, grid)``."""
+        """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
         h = F.gelu(self.stem(_as_image(x)))
         skips: list[Tensor] = []
         for down in self.down:
@@ -144,7 +147,7 @@ class FullResolutionUNet(nn.Module):
         for up, mix in zip(self.up, self.mix, strict=True):
             h = F.gelu(up(h) + skips.pop())
             h = h + F.gelu(mix(h))
-        return self.out(h).squeeze(-2)
+        return h.squeeze(-2)
 
 
 UNETS: dict[str, type[PaperUNet] | type[FullResolutionUNet]] = {

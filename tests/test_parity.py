@@ -84,9 +84,10 @@ def pair(nps: ModuleType, model: str, dtype: torch.dtype) -> tuple[Any, ConvNPCo
     torch.manual_seed(0)
     theirs = build_reference(nps, num_sets, rank, dtype)
     with torch.no_grad():
-        for i, (name, parameter) in enumerate(theirs.named_parameters()):
-            if "log_scale" in name:  # equal ones could be swapped unseen
-                parameter += 0.1 * (i + 1)
+        # Equal length scales could be swapped unseen.
+        scales = [p for name, p in theirs.named_parameters() if name.endswith("log_scale")]
+        for i, scale in enumerate(scales):
+            scale += 0.1 * (i + 1)
     ours = ConvNPCore(paper_config(rank=rank), num_sets).to(dtype)
     ours.load_state_dict(our_state(theirs.state_dict(), num_sets, rank))
 
