@@ -149,7 +149,7 @@ def evaluate(
     ],
     estimator: Annotated[
         str,
-        typer.Option(help="model (samples from the model, as published), noising or both."),
+        typer.Option(help="model (as published), noising, both, or autoregressive (a rollout)."),
     ] = "both",
     num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
     seed: Seed = 0,

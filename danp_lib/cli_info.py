@@ -77,5 +77,5 @@ def render(values: Mapping[str, Any], indent: str = "") -> str:
             lines += [f"{indent}{key}", render(value, indent + "  ")] if value else []
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            lines.append(f"{indent}{key:{max(2, 24 - len(indent))}}{shown}")
+            lines.append(f"{indent}{key:{max(2, 24 - len(indent))}} {shown}")
     return "\n".join(lines)
