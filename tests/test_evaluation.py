@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,14 @@ from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP, ar_log_prob
 from danp_lib.tasks import Task
 
-SMALL = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
+# Variances near 1, so that a fresh network's likelihoods do not underflow.
+SMALL = {
+    "points_per_unit": 16,
+    "channels": 8,
+    "num_layers": 2,
+    "variance_gain": 1.0,
+    "variance_offset": 0.0,
+}
 KEYS_OF_EVALUATE = {
     "average_likelihood",
     "average_likelihood_ci95",
@@ -53,6 +61,14 @@ def seeded(seed: int) -> torch.Generator:
 
 def config(rank: int) -> ConvNPConfig:
     return ConvNPConfig(**SMALL, rank=rank)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def same_weights() -> Iterator[None]:
+    """PyTorch's layers draw their weights from the global generator only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
 
 
 def build_danp(num_levels: int = 1) -> DANP:

@@ -22,12 +22,17 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def build(kind: type[ConvNP], rank: int = 0) -> ConvNP:
-    return kind(ConvNPConfig(**BASE, rank=rank)).double()  # type: ignore[arg-type]
+    # PyTorch's layers draw their weights from the global generator only.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return kind(ConvNPConfig(**BASE, rank=rank)).double()  # type: ignore[arg-type]
 
 
 def build_danp(num_levels: int, rank: int = 2) -> DANP:
     base = ConvNPConfig(**BASE, rank=rank)  # type: ignore[arg-type]
-    return DANP(DANPConfig(base, num_levels=num_levels, beta=0.2, num_auxiliary=5)).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DANP(DANPConfig(base, num_levels=num_levels, beta=0.2, num_auxiliary=5)).double()
 
 
 @pytest.fixture
