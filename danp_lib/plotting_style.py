@@ -117,8 +117,14 @@ def as_row(values: Tensor | ArrayLike, name: str) -> NDArray[Any]:
 @contextmanager
 def style() -> Iterator[None]:
     """The book's style, as a context or a decorator, for figures of one's own too."""
-    with plt.rc_context(RC):
+    before = {name: plt.rcParams[name] for name in RC}
+    plt.rcParams.update(RC)
+    try:
         yield
+    finally:
+        # Only what was set is set back: a notebook's first figure switches the interactive mode on,
+        # and plt.rc_context would switch it off again, after which no figure appears.
+        plt.rcParams.update(before)
 
 
 def axes(ax: Axes | None, height: float = 3.2) -> Axes:

@@ -327,6 +327,13 @@ class TestStyle:
         assert mpl.rcParams["font.size"] == before
         assert figure.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
 
+    def test_what_a_notebook_switches_on_inside_stays_on(self) -> None:
+        before = mpl.rcParams["interactive"]
+        with style():
+            mpl.rcParams["interactive"] = not before
+        assert mpl.rcParams["interactive"] is not before
+        mpl.rcParams["interactive"] = before
+
     @pytest.mark.parametrize("values", [torch.zeros(2, 3), np.zeros((2, 3))])
     def test_two_rows_are_refused(self, values: Tensor) -> None:
         with pytest.raises(ValueError, match=r"thing must be one row of values.*\(2, 3\)"):
