@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,7 +18,7 @@ from danp_lib.checkpoint import save_checkpoint
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
 from danp_lib.danp import DANPConfig
-from danp_lib.files import check_writable, write_atomically
+from danp_lib.files import check_writable
 from danp_lib.recipes import Recipe
 from danp_lib.recipes import recipe as get_recipe
 from danp_lib.training import train
@@ -94,7 +91,6 @@ def run_recipe(
     if compile_model is None:
         compiler = shutil.which(os.environ.get("CXX", "c++"))
         compile_model = target.type == "cpu" and num_steps >= COMPILING_PAYS_FROM and bool(compiler)
-    claim(folder, recipe)
     start = time.monotonic()
     history = train(
         model,
@@ -142,38 +138,6 @@ def run_recipe(
     )
     write_card(path, card)
     return path, card
-
-
-def claim(folder: Path, recipe: Recipe) -> None:
-    """Make a folder the recipe's, by a file ``run.json`` that describes it.
-
-    Raises:
-        ValueError: If it is another's; with what differs.
-    """
-    path = folder / "run.json"
-    ours = to_dict(recipe) | {"dataset": recipe.task_generator.name}
-    if not path.is_file():
-        write_atomically(path, json.dumps(ours, indent=2) + "\n")
-        return
-    theirs = json.loads(path.read_text(encoding="utf-8"))
-    there, here = dict(_leaves(theirs)), dict(_leaves(ours))
-    differing = [key for key in {**here, **there} if there.get(key) != here.get(key)]
-    if differing:
-        shown = ", ".join(
-            f"{key}: {there.get(key)!r} there, {here.get(key)!r} here" for key in differing[:3]
-        )
-        raise ValueError(
-            f"{folder} holds another run ({shown}{', ...' if len(differing) > 3 else ''}); "
-            "choose another --out, or remove it."
-        )
-
-
-def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield path + key, value
 
 
 def checkpoint_name(recipe: Recipe) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
+from danp_lib.configuration import to_dict
 from danp_lib.convnp import ConvNP
 from danp_lib.danp import DANP
 from danp_lib.files import write_atomically
+from danp_lib.generators import TaskGenerator
 from danp_lib.objective import BatchConfig
 from danp_lib.optimizers import Optimizer
 
@@ -79,7 +82,8 @@ class RunState:
     Attributes:
         model: Its weights.
         optimizer: Its momenta.
-        generator: Where its next batch comes from.
+        generator: Where the randomness of its next batch comes from.
+        task_generator: The prior over functions; fixed.
         config: The run; fixed.
         step: Number of updates made.
         minutes: Time spent, over all parts of the run.
@@ -88,14 +92,20 @@ class RunState:
     model: Model
     optimizer: Optimizer
     generator: torch.Generator
+    task_generator: TaskGenerator
     config: TrainingConfig
     step: int = 0
     minutes: float = 0.0
 
-    def description(self) -> str:
-        """The model and the run as JSON, to be the same when a run goes on."""
-        parts = {"model": self.model.name, "config": asdict(self.model.config)}
-        return json.dumps({**parts, "training": asdict(self.config)}, sort_keys=True)
+    def description(self) -> dict[str, Any]:
+        """What must be the same when a run goes on: the model, the tasks and the run."""
+        return {
+            "model": self.model.name,
+            "config": to_dict(self.model.config),
+            "dataset": self.task_generator.name,
+            "task_generator": to_dict(self.task_generator),
+            "training": to_dict(self.config),
+        }
 
 
 def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
@@ -105,7 +115,7 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
     tensors |= {f"optimizer.{k}": v for k, v in state.optimizer.state_tensors().items()}
     tensors["generator"] = state.generator.get_state()
     metadata = {
-        "description": state.description(),
+        "description": json.dumps(state.description(), sort_keys=True),
         "step": str(state.step),
         "minutes": str(state.minutes),
     }
@@ -130,10 +140,17 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
     with safe_open(path, framework="pt") as stored:
         metadata = stored.metadata()
         tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-    if metadata["description"] != state.description():
+    there, here = (
+        dict(_leaves(d)) for d in (json.loads(metadata["description"]), state.description())
+    )
+    differing = [key for key in {**here, **there} if there.get(key) != here.get(key)]
+    if differing:
+        shown = ", ".join(
+            f"{k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing[:3]
+        )
+        more = ", ..." if len(differing) > 3 else ""
         raise ValueError(
-            f"{folder} holds another run; choose another folder, or remove this one.\n"
-            f"  there: {metadata['description']}\n  now:   {state.description()}"
+            f"{folder} holds another run ({shown}{more}); choose another folder, or remove it."
         )
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
     for key, value in tensors.items():
@@ -147,3 +164,11 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     records: list[Record] = [json.loads(line) for line in lines]
     return [record for record in records if record["step"] <= state.step]
+
+
+def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield path + key, value

@@ -97,9 +97,9 @@ def train(
         muon_learning_rate=config.muon_learning_rate,
         gradient_clip=config.gradient_clip,
     )
-    state = RunState(model, optimizer, for_training, config)
+    state = RunState(model, optimizer, for_training, task_generator, config)
     history = load_state(folder, state) if folder is not None else []
-    step_function = TrainingStep(state, task_generator, compile_model)
+    step_function = TrainingStep(state, compile_model)
     validation = draw_validation_batches(
         model,
         task_generator,
@@ -148,13 +148,11 @@ class TrainingStep:
 
     Args:
         state: The run.
-        task_generator: The prior over functions.
         compile_model: Compile the likelihood and its gradient.
     """
 
-    def __init__(self, state: RunState, task_generator: TaskGenerator, compile_model: bool) -> None:
+    def __init__(self, state: RunState, compile_model: bool) -> None:
         self.state = state
-        self.task_generator = task_generator
         self.device = state.generator.device
         self.jitter = torch.zeros((), dtype=torch.float64, device=self.device)
         self.likelihood = (
@@ -179,7 +177,9 @@ class TrainingStep:
     def update(self) -> Update:
         """The step itself, which a GPU captures."""
         model, config = self.state.model, self.state.config
-        batch = draw_batch(model, self.task_generator, config.batch, generator=self.state.generator)
+        batch = draw_batch(
+            model, self.state.task_generator, config.batch, generator=self.state.generator
+        )
         log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
         (-log_likelihood.mean()).backward()
         norm = self.state.optimizer.clip_gradient()

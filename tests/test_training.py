@@ -16,7 +16,7 @@ from torch import Tensor
 
 from danp_lib.convnp import ConvNPConfig
 from danp_lib.danp import DANPConfig
-from danp_lib.generators import GaussianProcess, Sawtooth
+from danp_lib.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.objective import BatchConfig
 from danp_lib.recipes import build_model
 from danp_lib.run_state import Model, TrainingConfig
@@ -151,10 +151,15 @@ def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> N
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
-    with pytest.raises(ValueError, match="holds another run"):
-        train(tiny(), Sawtooth(), replace(RUN, seed=1), folder=tmp_path, progress=False)
-    with pytest.raises(ValueError, match="holds another run"):
-        train(tiny("convgnp"), Sawtooth(), RUN, folder=tmp_path, progress=False)
+    others: list[tuple[Model, TaskGenerator, TrainingConfig, str]] = [
+        (tiny(), Sawtooth(), replace(RUN, seed=1), r"training.seed: 0 there, 1 here"),
+        (tiny("convgnp"), Sawtooth(), RUN, r"model: 'danp' there, 'convgnp' here"),
+        (tiny(), GaussianProcess(), RUN, r"dataset: 'sawtooth' there, 'gp' here"),
+        (tiny(), Sawtooth(noise=0.1), RUN, r"task_generator.noise: 0.0 there, 0.1 here"),
+    ]
+    for model, task_generator, run, message in others:
+        with pytest.raises(ValueError, match=f"holds another run .*{message}"):
+            train(model, task_generator, run, folder=tmp_path, progress=False)
 
 
 @dataclass(frozen=True)
