@@ -128,15 +128,14 @@ def test_prose_is_clean(path: Path) -> None:
     assert [fault for text in prose for fault in faults_of_prose(text)] == []
 
 
-def test_reference_lists_the_module_of_every_public_name() -> None:
-    import danp_lib
-
-    listed = set(
-        re.findall(r"automodule:: danp_lib\.(\w+)", (BOOK / "api.md").read_text(encoding="utf-8"))
-    )
-    homes = {getattr(danp_lib, name).__module__.split(".")[1] for name in danp_lib.__all__}
-    assert listed <= {path.stem for path in (ROOT / "danp_lib").glob("*.py")}
-    assert homes <= listed
+def test_reference_lists_the_library() -> None:
+    text = (BOOK / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"automodule:: danp_lib\.(\w+)", text))
+    modules = {path.stem for path in (ROOT / "danp_lib").glob("*.py")} - {"__init__", "__main__"}
+    # The command explains itself; a part of a module (oracle_gp) may be shown by the module (oracle).
+    shown = {name for name in modules if name.split("_")[0] in listed | {"cli"}}
+    assert listed <= modules
+    assert modules <= listed | shown
 
 
 FIGURE = {"output_type": "display_data", "data": {"image/png": "", "text/plain": ["<Figure>"]}}

@@ -16,7 +16,7 @@ MAX_LINES = 300
 FLOORS = {
     0: "configuration files generators likelihoods noising randomness setconv tasks unet",
     1: "cards checkpoint convnp oracle",
-    2: "danp rollout",
+    2: "danp denoising rollout",
     3: "benchmark capture estimators evaluation objective optimizers plotting pretrained recipes "
     "run_state training",
     4: "cli",
