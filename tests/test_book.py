@@ -132,7 +132,7 @@ def test_reference_lists_the_library() -> None:
     text = (BOOK / "api.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"automodule:: danp_lib\.(\w+)", text))
     modules = {path.stem for path in (ROOT / "danp_lib").glob("*.py")} - {"__init__", "__main__"}
-    # The command explains itself; a part of a module (oracle_gp) may be shown by the module (oracle).
+    # The command explains itself, and a module (oracle) may show its parts (oracle_gp).
     shown = {name for name in modules if name.split("_")[0] in listed | {"cli"}}
     assert listed <= modules
     assert modules <= listed | shown
