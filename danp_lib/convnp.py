@@ -106,7 +106,8 @@ class ConvNPCore(nn.Module):
 
     def encode(self, sets: Sequence[PointSet]) -> Tensor:
         """Encode one batch of sets a channel, ``(batch, 2 * num_sets, grid)``."""
-        return torch.cat([self.encode_set(points, i) for i, points in enumerate(sets)], dim=1)
+        parts = [self.encode_set(points, i) for i, points in enumerate(sets)]
+        return torch.cat(torch.broadcast_tensors(*parts), dim=1)
 
     def encode_set(self, points: PointSet, index: int) -> Tensor:
         """Density and data channel of one batch of sets, ``(batch, 2, grid)``."""
