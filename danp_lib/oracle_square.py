@@ -83,11 +83,14 @@ class SquareWaveOracle(WaveOracle):
         """
         if not ((y == 0.0) | (y == 1.0)).all():
             raise ValueError(f"{name} must have outputs 0 and 1 alone, got {y.tolist()}.")
-        width = (self.frequency[1] - self.frequency[0]) / _COARSEST
-        index = torch.arange(_COARSEST, dtype=x.dtype, device=x.device)
-        omega = self.frequency[0] + (index + 0.5) * width
         # An upper bound moves at a rate of x or 0, a lower one of x or -1 / omega^2 >= -1.
         steepest = float(x.amax().clamp(min=0.0) - x.amin().clamp(max=-1.0)) if x.numel() else 1.0
+        scope = self.frequency[1] - self.frequency[0]
+        # Over half a cell the bounds move by less than the range in which they are Lipschitz.
+        cells = max(_COARSEST, math.ceil(scope * steepest * self.frequency[1]))
+        width = scope / cells
+        index = torch.arange(cells, dtype=x.dtype, device=x.device)
+        omega = self.frequency[0] + (index + 0.5) * width
         parts = (torch.arange(_SPLIT, dtype=x.dtype, device=x.device) + 0.5) / _SPLIT - 0.5
         while True:
             low, high = _phase_bounds(omega, x, y)
@@ -105,17 +108,31 @@ class SquareWaveOracle(WaveOracle):
             omega = (omega[:, None] + width * parts).flatten()
             width = width / _SPLIT
         omega, low, high = omega[agree], low[agree], high[agree]
-        share = width / (self.frequency[1] - self.frequency[0])
-        return omega, low, high, math.log(share) + ((high - low) / (1.0 - 1.0 / omega)).log()
+        return (
+            omega,
+            low,
+            high,
+            math.log(width / scope) + ((high - low) / (1.0 - 1.0 / omega)).log(),
+        )
 
 
 def _phase_bounds(omega: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The interval of phases that agree with all points at each frequency; empty if low > high."""
+    """The interval of phases that agree with all points at each frequency; empty if low > high.
+
+    How empty, high - low, is Lipschitz in the frequency down to -1 / (2 omega).
+    """
     phase = omega[:, None] * x
     threshold = torch.remainder(phase, 1.0)
     # Up to the threshold the floor is that of omega x, beyond it one less.
     even = torch.remainder(torch.floor(phase), 2.0) == 0.0
     below = even == (y == 1.0)
-    low = torch.cat([1.0 / omega[:, None], threshold.masked_fill(below, 0.0)], dim=1)
-    high = torch.cat([torch.ones_like(omega)[:, None], threshold.masked_fill(~below, 1.0)], dim=1)
-    return low.amax(dim=1), high.amin(dim=1)
+    # The parity is right again from one beyond the threshold on. Where the threshold is below all
+    # phases, no phase agrees either way; take the bound that is nearer to being met, since that is
+    # the one that a nearby frequency may meet.
+    start = 1.0 / omega[:, None]
+    beyond = below & (threshold < 0.5 * start)
+    lows = torch.where(beyond, 1.0 + threshold, threshold.masked_fill(below, 0.0))
+    highs = threshold.masked_fill(~below | beyond, 1.0)
+    low = torch.cat([start, lows], dim=1).amax(dim=1)
+    high = torch.cat([torch.ones_like(start), highs], dim=1).amin(dim=1)
+    return low, high
