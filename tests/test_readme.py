@@ -1,0 +1,76 @@
+"""What the README promises: its example runs, its figure is the book's, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_example_is_short_and_predicts_the_wave(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+    code = [line for line in example.splitlines() if line and "import" not in line]
+    assert len(code) <= 10
+    names: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    for line in lines:
+        at, median, low, high = map(float, re.findall(r"-?\d+\.\d+", line)[:4])
+        assert low <= median <= high
+        # 0.25 is the distance of a guess of one half from a wave that is uniform on [0, 1].
+        assert -2.0 <= at <= 2.0
+    errors = [
+        abs(float(re.findall(r"-?\d+\.\d+", line)[1]) - (2.5 * (-2.0 + 0.5 * i) - 1.5) % 1.0)
+        for i, line in enumerate(lines)
+    ]
+    assert sorted(errors)[4] < 0.1
+
+
+def test_figure_is_the_one_that_the_introduction_stores() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "readme_figure.py"))
+    target_path, stored_figure = script["TARGET"], script["stored_figure"]
+    assert target_path.read_bytes() == stored_figure()
+    ((alt, target),) = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", README)
+    assert ROOT / target == target_path
+    assert len(alt) > 40
+
+
+def test_the_make_targets_and_the_variable_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake (book|test)\b", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert {"make book", "make test", "TORCH_BACKEND=cpu"} <= set(
+        re.findall(r"make book(?! T)|make test|TORCH_BACKEND=cpu", README)
+    )
+    assert re.search(r"^TORCH_BACKEND \?=", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(\w[\w.-]*\.(?:cff|yml|txt))`", README))
+def test_the_files_it_names_exist(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+def test_the_command_it_names_exists() -> None:
+    (command,) = re.findall(r"`danp (predict) [^`]*`", README)
+    help_text = subprocess.run(
+        [sys.executable, "-c", "from danp_lib.cli import main; main()", command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    used = re.findall(r"--[a-z]+(?=[^`]*c\.csv`)", README)
+    assert used == ["--context", "--at", "--out"]
+    assert all(option in help_text for option in used)
