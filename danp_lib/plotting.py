@@ -94,7 +94,7 @@ def plot_augmented_task(
         plot_points(ax, task.levels[level], label, level=level)
     plot_points(ax, task.context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")
-    _legend_above(ax, 3)
+    _legend_above(ax, 5)
     return ax
 
 

@@ -66,8 +66,10 @@ def faults_of_cell(cell: Cell) -> list[str]:
         faults.append("warns")
     if MACHINE_PATH.search(cell["source"] + "\n" + said):
         faults.append("names a path of one machine")
+    shown = cell["metadata"].get("mystnb", {})
+    if "figure" in shown and not any(is_image(output) for output in outputs):
+        faults.append("caption without its figure")
     if any(is_image(output) for output in outputs):
-        shown = cell["metadata"].get("mystnb", {})
         if not shown.get("image", {}).get("alt", "").strip():
             faults.append("figure without mystnb.image.alt")
         if not shown.get("figure", {}).get("caption", "").strip():
@@ -154,6 +156,7 @@ DESCRIBED = {"mystnb": {"image": {"alt": "A line."}, "figure": {"caption": "A li
         ({"source": "assert True", "outputs": [FIGURE], "metadata": DESCRIBED}, None),
         ({"source": "assert True", "outputs": [FIGURE]}, "alt"),
         ({"outputs": [FIGURE], "metadata": DESCRIBED}, "number"),
+        ({"metadata": DESCRIBED}, "without its figure"),
     ],
 )
 def test_the_checks_of_cells_can_fail(change: Cell, fault: str | None) -> None:
