@@ -1,0 +1,100 @@
+"""What the benchmarks share: timing in turns, the reference, and where results go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parse_arguments(description: str, *, rounds: int) -> argparse.Namespace:
+    """The options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=2, help="threads of either side")
+    parser.add_argument("--rounds", type=int, default=rounds, help="timings of either side")
+    return parser.parse_args()
+
+
+def in_turns(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side in each round; the sides alternate, so that both see the same machine.
+
+    The first two rounds warm up and are dropped.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds + 2):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: times[2:] for name, times in seconds.items()}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "lower_quartile": low, "upper_quartile": high}
+
+
+def written(values: Mapping[str, float], unit: str = "") -> str:
+    """A spread as text."""
+    middle, low, high = (f"{values[k]:.3g}" for k in ("median", "lower_quartile", "upper_quartile"))
+    return f"{middle}{unit} ({low} to {high})"
+
+
+def save(name: str, results: dict[str, Any]) -> None:
+    """Write a benchmark's numbers with what they were measured on."""
+    RESULTS.mkdir(exist_ok=True)
+    packages = ("danp_lib", "torch", "numpy", "NeuralProcesses")
+    record = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _output("git", "rev-parse", "HEAD"),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in packages},
+        **results,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def build_reference(num_levels: int, rank: int) -> tuple[Any, Any]:
+    """The package NeuralProcesses and its model of a DANP, the same network as the paper's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import neuralprocesses.torch as nps
+    warnings.filterwarnings("ignore", "Using a non-tuple sequence")
+    model = nps.construct_convgnp(
+        dim_yc=(1,) * (num_levels + 1),
+        dim_yt=num_levels + 1,
+        likelihood="lowrank",
+        num_basis_functions=rank,
+    )
+    return nps, model
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
