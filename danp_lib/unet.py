@@ -87,11 +87,11 @@ class PaperUNet(nn.Module):
         for layer, pools in zip(self.down, self.pools, strict=True):
             assert isinstance(layer, nn.Conv2d)
             weight = fold_average_pooling(layer.weight) if pools else layer.weight
-            h = F.relu(F.conv2d(h, weight, layer.bias, layer.stride, layer.padding))
+            h = F.relu_(F.conv2d(h, weight, layer.bias, layer.stride, layer.padding))
             skips.append(h)
         skips.pop()
         for layer in self.up:
-            h = F.relu(layer(h))
+            h = F.relu_(layer(h))
             if skips:
                 h = torch.cat([skips.pop(), h], dim=1)
         return h.squeeze(-2)
