@@ -109,7 +109,10 @@ def plot_prediction(
     color: str = level_style(0)[0],
     ax: Axes | None = None,
 ) -> Axes:
-    """A predictive: its mean, its central 50 % and 90 % bands from quantiles, and samples.
+    """A predictive: its median, its central 50 % and 90 % bands, and samples.
+
+    All from quantiles, since a mean can be far from every one of them: a few components of a
+    mixture are enough, where the walk that led to them ran away.
 
     Args:
         context: The context set.
@@ -117,7 +120,7 @@ def plot_prediction(
         predictive: A distribution over the outputs at ``x``.
         samples: Joint samples to draw as thin lines, ``(samples, ..., points, 1)``.
         truth: Inputs and outputs of the true function, to draw as a line.
-        color: Color of the mean and the bands.
+        color: Color of the median and the bands.
         ax: Where to draw.
     """
     ax = axes(ax)
@@ -135,7 +138,7 @@ def plot_prediction(
     for number, sample in enumerate(() if samples is None else samples):
         label = "_" if number else "samples"
         _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
-    _line(ax, x, predictive.mean, color=color, label="mean")
+    _line(ax, x, predictive.quantile(0.5), color=color, label="median")
     _truth(ax, truth)
     plot_points(ax, context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CHAPTER = ROOT / "book" / "intro.ipynb"
+CHAPTER = ROOT / "book" / "01-introduction.ipynb"
 FIGURE = "fig-first-prediction"
 TARGET = ROOT / "book" / "_static" / "first-prediction.png"
 

@@ -114,13 +114,13 @@ class TestAugmentedTask:
 
 
 class TestPrediction:
-    def test_mean_bands_samples_and_context(self) -> None:
+    def test_median_bands_samples_and_context(self) -> None:
         predictive, task = mixture(), augmented()
         samples = predictive.sample((4,), generator=rng())
         ax = plot_prediction(task.context, X, predictive, samples=samples, truth=(X, X))
         order = np.argsort(as_row(X, "x"))
         np.testing.assert_allclose(
-            xy(line(ax, "mean"))[:, 1], as_row(predictive.mean, "mean")[order]
+            xy(line(ax, "median"))[:, 1], as_row(predictive.quantile(0.5), "median")[order]
         )
         np.testing.assert_array_equal(xy(line(ax, "context")), points(task.context))
         thin = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
@@ -130,7 +130,7 @@ class TestPrediction:
             "central 90 %",
             "central 50 %",
             "samples",
-            "mean",
+            "median",
             "true function",
             "context",
         }
@@ -150,8 +150,8 @@ class TestPrediction:
     def test_a_gaussian_without_a_batch_will_do(self) -> None:
         gaussian = DiagonalNormal(X[0], torch.ones_like(X[0]))
         ax = plot_prediction(PointSet.empty(), X, gaussian)
-        drawn = xy(line(ax, "mean"))
-        np.testing.assert_allclose(drawn[:, 1], drawn[:, 0])
+        drawn = xy(line(ax, "median"))
+        np.testing.assert_allclose(drawn[:, 1], drawn[:, 0], atol=1e-12)
 
     def test_more_than_one_row_is_refused(self) -> None:
         two = DiagonalNormal(torch.zeros(2, 21, 1), torch.ones(2, 21, 1))
@@ -172,8 +172,8 @@ class TestLevelPredictives:
         ]
         order = np.argsort(as_row(X, "x"))
         for level, (ax, predictive) in enumerate(zip(figure.axes, predictives, strict=True)):
-            mean = as_row(predictive.mean, "mean")[order]
-            np.testing.assert_allclose(xy(line(ax, "mean"))[:, 1], mean)
+            median = as_row(predictive.quantile(0.5), "median")[order]
+            np.testing.assert_allclose(xy(line(ax, "median"))[:, 1], median)
             shown = {str(entry.get_label()) for entry in ax.lines} & {
                 f"level {f}" for f in range(10)
             }
