@@ -134,13 +134,16 @@ class ConvNPCore(nn.Module):
             else:
                 z = z[torch.arange(len(index), device=z.device), :, index]
         else:
-            weight = self.head.weight.unflatten(0, (self.num_sets, outputs))[index]
-            bias = self.head.bias.unflatten(0, (self.num_sets, outputs))[index]
-            z = (
-                F.linear(z, weight, bias)
-                if isinstance(index, int)
-                else (torch.baddbmm(bias.unsqueeze(1), z, weight.mT))
-            )
+            weight = self.head.weight.unflatten(0, (self.num_sets, outputs))
+            bias = self.head.bias.unflatten(0, (self.num_sets, outputs))
+            if isinstance(index, int):
+                z = F.linear(z, weight[index], bias[index])
+            else:
+                # Select by a product with zeros and ones: the gradient of indexing is slow.
+                sets = torch.arange(self.num_sets, device=index.device)
+                chosen = (index.unsqueeze(1) == sets).to(z.dtype)
+                weight = (chosen @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+                z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
         variance = VARIANCE_FLOOR + F.softplus(raw)
