@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +76,42 @@ def test_the_command_it_names_exists() -> None:
     used = re.findall(r"--[a-z]+(?=[^`]*c\.csv`)", README)
     assert used == ["--context", "--at", "--out"]
     assert all(option in help_text for option in used)
+
+
+def test_the_speeds_are_the_recorded_ones() -> None:
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
+        for line in README.splitlines()
+        if len(cells := line.split("|")) == 6
+    }
+
+    def recorded(name: str) -> dict[str, Any]:
+        path = ROOT / "benchmarks" / "results" / f"{name}.json"
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        assert result["command"] in README
+        return result
+
+    def cell(value: dict[str, float], form: str, unit: str = "") -> str:
+        median, low, high = (
+            format(value[key], form) for key in ("median", "lower_quartile", "upper_quartile")
+        )
+        return f"{median}{unit} ({low} to {high})"
+
+    step, estimator = recorded("training_step"), recorded("estimator")
+    assert rows["training step, batch 16, F = 3"] == [
+        cell(step["milliseconds"]["ours"], ".1f", " ms"),
+        cell(step["milliseconds"]["reference"], ".1f", " ms"),
+        cell(step["ratio"], ".2f"),
+    ]
+    samples = estimator["samples_per_second"]
+    assert rows["samples a second, S = 1024, 50 targets"] == [
+        cell(samples["ours"], ".0f"),
+        cell(samples["reference"], ".1f"),
+        cell(samples["ratio"], ".1f"),
+    ]
+    memory = estimator["peak_memory_gib"]
+    assert rows["peak memory, S = 1000 and S = 50,000"][0] == (
+        f"{memory['1000']:.2f} and {memory['50000']:.2f} GiB"
+    )
+    beyond = recorded("import_time")["beyond_torch"]
+    assert rows["`import danp_lib` after `import torch`"][0] == cell(beyond, ".2f", " s")
