@@ -97,12 +97,30 @@ class PaperUNet(nn.Module):
         return h.squeeze(-2)
 
 
+ACTIVATION_BOUND = 4.0
+"""What :func:`soft_bound` keeps the root mean square of the channels below."""
+
+
+def soft_bound(h: Tensor) -> Tensor:
+    r"""Shrink large activations: :math:`h / \sqrt{1 + \overline{h^2} / b^2}` with b = 4.
+
+    The mean is over the channels, ``(batch, channels, ...)``, at each point of the grid. Small
+    activations pass, and the root mean square of none exceeds b.
+    """
+    mean_square = h.square().mean(dim=1, keepdim=True)
+    return h * torch.rsqrt(1.0 + mean_square / ACTIVATION_BOUND**2)
+
+
 class FullResolutionUNet(nn.Module):
     """A U-Net whose finest skip is at the resolution of the grid.
 
     Jumps of a wave are sharper than two grid points. Here a stem reads the encoding at full
     resolution, every resolution has an additive skip, and a residual convolution mixes after each
     upsampling.
+
+    Every layer ends in :func:`soft_bound`. A DANP is given its own samples, level after level.
+    Where such a set is like nothing it was trained on, an unbounded network answers with values
+    off the data's range, and to those with values far off it.
 
     Args:
         in_channels: Channels of the encoding.
@@ -139,14 +157,14 @@ class FullResolutionUNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
-        h = F.gelu(self.stem(_as_image(x)))
+        h = soft_bound(F.gelu(self.stem(_as_image(x))))
         skips: list[Tensor] = []
         for down in self.down:
             skips.append(h)
-            h = F.gelu(down(h))
+            h = soft_bound(F.gelu(down(h)))
         for up, mix in zip(self.up, self.mix, strict=True):
             h = F.gelu(up(h) + skips.pop())
-            h = h + F.gelu(mix(h))
+            h = soft_bound(h + F.gelu(mix(h)))
         return h.squeeze(-2)
 
 

@@ -12,11 +12,13 @@ from torch.nn import functional as F
 
 from danp_lib.convnp import count_parameters
 from danp_lib.unet import (
+    ACTIVATION_BOUND,
     UNETS,
     FullResolutionUNet,
     PaperUNet,
     fold_average_pooling,
     paper_pooling_layers,
+    soft_bound,
 )
 
 
@@ -88,14 +90,17 @@ def test_full_resolution_unet_written_plainly() -> None:
     def layer(name: str) -> tuple[Tensor, Tensor]:
         return state[f"{name}.weight"], state[f"{name}.bias"]
 
-    x = encoding()
-    at = [F.gelu(F.conv1d(x, *layer("stem"), padding=2))]
+    def bounded(h: Tensor) -> Tensor:
+        return h / (1 + h.square().sum(dim=1, keepdim=True) / 8 / 16).sqrt()
+
+    x = 10 * encoding()
+    at = [bounded(F.gelu(F.conv1d(x, *layer("stem"), padding=2)))]
     for i in range(3):
-        at.append(F.gelu(F.conv1d(at[-1], *layer(f"down.{i}"), stride=2, padding=2)))
+        at.append(bounded(F.gelu(F.conv1d(at[-1], *layer(f"down.{i}"), stride=2, padding=2))))
     h = at.pop()
     for i in range(3):
         h = F.gelu(F.conv_transpose1d(h, *layer(f"up.{i}"), stride=2, padding=1) + at.pop())
-        h = h + F.gelu(F.conv1d(h, *layer(f"mix.{i}"), padding=1))
+        h = bounded(h + F.gelu(F.conv1d(h, *layer(f"mix.{i}"), padding=1)))
     torch.testing.assert_close(net(x), h)
     assert net.out.weight.shape == (6, 8, 1, 1)
 
@@ -139,3 +144,24 @@ def test_number_of_parameters() -> None:
     assert count_parameters(PaperUNet(8, 64, **size)) == paper
     full = 8 * 64 * 5 + 64 + 6 * (64 * 64 * (5 + 4 + 3) + 3 * 64) + 64 * 65
     assert count_parameters(FullResolutionUNet(8, 64, **size)) == full
+
+
+def test_soft_bound_passes_small_activations_and_bounds_large_ones() -> None:
+    h = torch.randn(3, 16, 1, 20, generator=torch.Generator().manual_seed(0))
+    small = 1e-3 * h
+    torch.testing.assert_close(soft_bound(small), small, rtol=1e-6, atol=0)
+    for scale in (1.0, 1e3, 1e6):
+        root = soft_bound(scale * h).square().mean(dim=1).sqrt()
+        assert root.max() <= ACTIVATION_BOUND * (1 + 1e-6)
+    assert root.min() > ACTIVATION_BOUND * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_full_resolution_unet_bounds_its_features_whatever_it_is_given(scale: float) -> None:
+    unet = build("full-resolution")
+    x = scale * encoding(length=64)
+    with torch.no_grad():
+        for parameter in unet.parameters():
+            parameter.mul_(20.0)
+        features = unet(x)
+    assert features.square().mean(dim=1).max() <= ACTIVATION_BOUND**2 * (1 + 1e-5)
