@@ -91,6 +91,8 @@ def run_recipe(
     if compile_model is None:
         compiler = shutil.which(os.environ.get("CXX", "c++"))
         compile_model = target.type == "cpu" and num_steps >= COMPILING_PAYS_FROM and bool(compiler)
+    # Asked for first, since a checkpoint in the repository makes it differ from its commit.
+    made_at = commit()
     start = time.monotonic()
     history = train(
         model,
@@ -130,7 +132,7 @@ def run_recipe(
         minutes=round(history[-1]["minutes"], 2),
         hardware=hardware(target),
         validation=next((tuple(r["validation"]) for r in history[::-1] if "validation" in r), None),
-        commit=commit(),
+        commit=made_at,
         danp_lib=version("danp_lib"),
         torch=torch.__version__,
         command=command,
