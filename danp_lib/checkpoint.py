@@ -149,12 +149,12 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     with torch.random.fork_rng(devices=[]):
         model = MODELS[header.model](header.config)
     own = model.state_dict()
-    problems = [f"missing: {key}" for key in own if key not in tensors]
-    problems += [f"unexpected: {key}" for key in tensors if key not in own]
+    problems = [f"missing: {key}" for key in sorted(own) if key not in tensors]
+    problems += [f"unexpected: {key}" for key in sorted(tensors) if key not in own]
     problems += [
         f"{key} must be {tuple(own[key].shape)} {own[key].dtype}, "
         f"got {tuple(value.shape)} {value.dtype}"
-        for key, value in tensors.items()
+        for key, value in sorted(tensors.items())
         if key in own and (own[key].shape != value.shape or own[key].dtype != value.dtype)
     ]
     if problems:
