@@ -66,7 +66,7 @@ def signed(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
     return data.replace(b'"sha256":"' + b"0" * 64, b'"sha256":"' + digest.encode())
 
 
-def refuse(path: Path, data: bytes, message: str) -> None:
+def assert_refused(path: Path, data: bytes, message: str) -> None:
     path.write_bytes(data)
     for read in (load_checkpoint, read_header) if "tensors" not in message else (load_checkpoint,):
         with pytest.raises(CheckpointError, match=message) as caught:
@@ -146,15 +146,15 @@ def test_a_changed_byte_of_the_header_is_refused(whole: bytes, tmp_path: Path) -
 
 @pytest.mark.parametrize("kept", [0, 7, 8, 100, -1])
 def test_a_truncated_file_is_refused(whole: bytes, tmp_path: Path, kept: int) -> None:
-    refuse(tmp_path / "m", whole[:kept], "was changed")
+    assert_refused(tmp_path / "m", whole[:kept], "was changed")
 
 
 def test_an_extended_file_is_refused(whole: bytes, tmp_path: Path) -> None:
-    refuse(tmp_path / "m", whole + b"\0", "was changed")
+    assert_refused(tmp_path / "m", whole + b"\0", "was changed")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    refuse(tmp_path / "m", b"not a checkpoint at all", "no safetensors file")
+    assert_refused(tmp_path / "m", b"not a checkpoint at all", "no safetensors file")
     save_file({"x": torch.zeros(1)}, tmp_path / "plain")
     with pytest.raises(CheckpointError, match=r"format must be 'danp_lib/1', got None"):
         load_checkpoint(tmp_path / "plain")
@@ -188,7 +188,7 @@ def config(**changes: Any) -> str:
 def test_metadata_that_do_not_fit_are_refused(
     whole: bytes, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    refuse(tmp_path / "m", forged(whole, **changes), message)
+    assert_refused(tmp_path / "m", forged(whole, **changes), message)
 
 
 def test_a_forged_file_is_accepted_where_it_fits(whole: bytes, tmp_path: Path) -> None:
@@ -201,11 +201,15 @@ def test_tensors_of_another_configuration_are_refused(whole: bytes, tmp_path: Pa
     values = json.loads(split_header(whole)[0]["__metadata__"]["config"])
     wider = values | {"base": values["base"] | {"channels": 16}}
     path = tmp_path / "m"
-    refuse(path, forged(whole, config=json.dumps(wider)), r"the tensors must be .*\(16, .*got \(")
+    assert_refused(
+        path, forged(whole, config=json.dumps(wider)), r"the tensors must be .*\(16, .*got \("
+    )
     deeper = values | {"base": values["base"] | {"num_layers": 4}}
-    refuse(path, forged(whole, config=json.dumps(deeper)), r"the tensors must be .*missing: core")
+    assert_refused(
+        path, forged(whole, config=json.dumps(deeper)), r"the tensors must be .*missing: core"
+    )
     as_baseline = forged(whole, model="convgnp", config=json.dumps(values["base"]))
-    refuse(path, as_baseline, r"the tensors must be those of a convgnp")
+    assert_refused(path, as_baseline, r"the tensors must be those of a convgnp")
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_refused(whole: bytes, tmp_path: Path) -> None:
@@ -214,13 +218,17 @@ def test_missing_unexpected_and_misshapen_tensors_are_refused(whole: bytes, tmp_
     key = "core.encoder.log_scale"
     path = tmp_path / "m"
     fewer = {k: v for k, v in tensors.items() if k != key}
-    refuse(path, signed(fewer, metadata), rf"the tensors must .*: missing: {key}\.")
+    assert_refused(path, signed(fewer, metadata), rf"the tensors must .*: missing: {key}\.")
     more = tensors | {"extra": torch.zeros(1)}
-    refuse(path, signed(more, metadata), r"the tensors must .*: unexpected: extra\.")
+    assert_refused(path, signed(more, metadata), r"the tensors must .*: unexpected: extra\.")
     longer = tensors | {key: torch.zeros(4)}
-    refuse(path, signed(longer, metadata), rf"the tensors .*{key} must be \(3,\).*got \(4,\)")
+    assert_refused(
+        path, signed(longer, metadata), rf"the tensors .*{key} must be \(3,\).*got \(4,\)"
+    )
     double = tensors | {key: tensors[key].double()}
-    refuse(path, signed(double, metadata), r"the tensors .*float32, got \(3,\) torch.float64")
+    assert_refused(
+        path, signed(double, metadata), r"the tensors .*float32, got \(3,\) torch.float64"
+    )
 
 
 def test_a_failing_write_keeps_the_old_checkpoint(
