@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class ConvNPConfig:
     \operatorname{softplus}(g z + o)` for the diagonal variance, with gain g and offset o, and
     :math:`W = z / c` for the factor, with divisor c.
 
+    A jump of a wave is sharper than the features: the SetConv to the targets blurs them over its
+    length scale. Hidden layers between it and the head make the jump after the blur, out of a
+    feature that runs smoothly across it, such as the phase of the wave.
+
     Attributes:
         domain: Interval that every input must lie in; the grid covers it.
         points_per_unit: Grid points per unit of x.
@@ -38,6 +43,8 @@ class ConvNPConfig:
         variance_gain: g.
         variance_offset: o.
         factor_divisor: c.
+        head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
+        head_channels: Units of each.
     """
 
     domain: tuple[float, float] = (-2.0, 2.0)
@@ -51,13 +58,22 @@ class ConvNPConfig:
     variance_gain: float = 5.0
     variance_offset: float = -4.0
     factor_divisor: float = 8.0
+    head_layers: int = 2
+    head_channels: int = 128
 
     def __post_init__(self) -> None:
         if self.unet not in UNETS:
             raise ValueError(f"unet must be one of {', '.join(UNETS)}, got {self.unet!r}.")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
-        for name, least in (("channels", 1), ("num_layers", 1), ("kernel_size", 1), ("rank", 0)):
+        for name, least in (
+            ("channels", 1),
+            ("num_layers", 1),
+            ("kernel_size", 1),
+            ("rank", 0),
+            ("head_layers", 0),
+            ("head_channels", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
         if self.variance_gain <= 0.0 or self.factor_divisor <= 0.0:
@@ -74,7 +90,7 @@ class ConvNPConfig:
 
 
 class ConvNPCore(nn.Module):
-    """SetConv, U-Net, SetConv and a linear head, for any number of context sets and of outputs.
+    """SetConv, U-Net, SetConv and head, for any number of context sets and of outputs.
 
     Args:
         config: The architecture.
@@ -90,9 +106,9 @@ class ConvNPCore(nn.Module):
         self.num_sets = num_sets
         scale = 1.0 / config.points_per_unit
         self.encoder = SetConvEncoder(num_sets, scale)
-        # Independent outputs need no hidden layer: the U-Net then ends in the two numbers itself.
         head_outputs = 2 + config.rank
-        fused = num_sets * head_outputs <= config.channels
+        # With no hidden layer, the U-Net of independent outputs ends in the two numbers itself.
+        fused = config.head_layers == 0 and num_sets * head_outputs <= config.channels
         self.unet = UNETS[config.unet](
             2 * num_sets,
             num_sets * head_outputs if fused else config.channels,
@@ -101,7 +117,9 @@ class ConvNPCore(nn.Module):
             kernel_size=config.kernel_size,
         )
         self.decoder = SetConvDecoder(scale)
-        self.head = None if fused else nn.Linear(config.channels, num_sets * head_outputs)
+        widths = [config.channels] + [config.head_channels] * config.head_layers
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.head = None if fused else nn.Linear(widths[-1], num_sets * head_outputs)
         self.register_buffer("grid", config.grid.points().float(), persistent=False)
 
     def encode(self, sets: Sequence[PointSet]) -> Tensor:
@@ -126,6 +144,8 @@ class ConvNPCore(nn.Module):
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
         z = self.decoder(features, self.grid, xt, self.unet.out)
+        for layer in self.hidden:
+            z = F.gelu(layer(z))
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))
@@ -271,6 +291,7 @@ def paper_config(*, rank: int = 64) -> ConvNPConfig:
         variance_gain=1.0,
         variance_offset=0.0,
         factor_divisor=float(max(rank, 1)),
+        head_layers=0,
     )
 
 

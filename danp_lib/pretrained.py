@@ -21,8 +21,13 @@ PRETRAINED = (
     ),
     "danp-f2-sawtooth",
     "danp-f2-square",
+    *(f"danp-seed1-{dataset}" for dataset in GENERATORS),
 )
-"""The names that :func:`load_pretrained` knows."""
+"""The names that :func:`load_pretrained` knows.
+
+``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
+from ``danp-*`` in the seed alone, which shows how much of a score is chance.
+"""
 
 
 def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
@@ -62,11 +67,11 @@ def pretrained_path(name: str) -> Path:
             return path
     shipped = [n for n in PRETRAINED if any((f / f"{n}.safetensors").is_file() for f in folders)]
     *kind, dataset = name.split("-")
-    levels = " --levels 2" if "f2" in kind else ""
-    model = "-".join(part for part in kind if part != "f2")
+    options = " --levels 2" if "f2" in kind else " --seed 1" if "seed1" in kind else ""
+    model = "-".join(part for part in kind if part not in ("f2", "seed1"))
     raise FileNotFoundError(
         f"the weights of {name!r} are not shipped (shipped: {', '.join(shipped) or 'none'}). "
-        f"To make them: danp train --model {model} --dataset {dataset}{levels} --recipe fast "
+        f"To make them: danp train --model {model} --dataset {dataset}{options} --recipe fast "
         f"--out {name}.safetensors"
     )
 

@@ -142,4 +142,4 @@ def _paper_training() -> TrainingConfig:
 
 
 def _fast_training() -> TrainingConfig:
-    return TrainingConfig(num_steps=30_000, batch=BatchConfig(clean_fraction=0.5))
+    return TrainingConfig(num_steps=16_000, batch=BatchConfig(clean_fraction=0.5))

@@ -27,7 +27,7 @@ def forall(*strategies: Any) -> Any:
 
 def small_config(**changes: Any) -> ConvNPConfig:
     """An architecture that runs in milliseconds."""
-    small = {"points_per_unit": 16, "channels": 8, "num_layers": 3, "rank": 4}
+    small = {"points_per_unit": 16, "channels": 8, "num_layers": 3, "rank": 4, "head_channels": 16}
     return ConvNPConfig(**{**small, **changes})
 
 

@@ -56,13 +56,13 @@ class TestConvGNP(PredictiveContract):
     def test_outputs_are_correlated(self) -> None:
         predictive = self.predict(self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x)
         off_diagonal = predictive.covariance_matrix[0] - torch.diag(predictive.variance[0, :, 0])
-        assert off_diagonal.abs().max() > 1e-3
+        assert off_diagonal.abs().max() > 1e-4
 
 
 class TestPaperConvGNP(TestConvGNP):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
         scales = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 4.0}
-        return seeded(ConvGNP, small_config(domain=domain, unet="paper", **scales))
+        return seeded(ConvGNP, small_config(domain=domain, unet="paper", head_layers=0, **scales))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ class TestPaperConvGNP(TestConvGNP):
         (paper_config(), 1, 337_540),
         (paper_config(), 3, 347_402),
         (paper_config(), 4, 352_333),
-        (ConvNPConfig(), 4, 320_013),
+        (ConvNPConfig(), 4, 361_741),
     ],
 )
 def test_number_of_parameters(config: ConvNPConfig, num_sets: int, count: int) -> None:

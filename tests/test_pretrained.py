@@ -54,7 +54,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 
 def test_the_names() -> None:
-    assert len(PRETRAINED) == len(set(PRETRAINED)) == 14
+    assert len(PRETRAINED) == len(set(PRETRAINED)) == 17
     assert {"danp-sawtooth", "ar-convcnp-gp", "danp-f2-square"} <= set(PRETRAINED)
     assert "danp-f2-gp" not in PRETRAINED
     assert danp_lib.load_pretrained is load_pretrained
@@ -100,6 +100,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     [
         ("danp-gp", "--model danp --dataset gp --recipe fast --out danp-gp.safetensors"),
         ("danp-f2-square", "--model danp --dataset square --levels 2 --recipe fast --out danp-f2-"),
+        ("danp-seed1-gp", "--model danp --dataset gp --seed 1 --recipe fast --out danp-seed1-gp."),
         ("ar-convcnp-sawtooth", "--model ar-convcnp --dataset sawtooth --recipe fast"),
     ],
 )
