@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from danp_lib.likelihoods import VARIANCE_FLOOR
+
 
 def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: str) -> float:
     """What the learning rate is multiplied by at a step, in [0, 1].
@@ -23,6 +25,25 @@ def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: s
     if schedule == "constant":
         return warmup
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
+
+
+def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: str) -> float:
+    """The variance added to each prediction at a step of training.
+
+    Without it, a value that is predicted wrongly and with confidence costs up to
+    1 / (2 * 10**-6) nats an output, and the loss of a jumping function is made of little else.
+
+    Args:
+        step: From 0.
+        jitter: At step 0, in squared units of y.
+        num_steps: Number of steps with jitter.
+        schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor.
+    """
+    if step >= num_steps:
+        return 0.0
+    if schedule == "constant":
+        return jitter
+    return float(jitter * (VARIANCE_FLOOR / jitter) ** (step / num_steps))
 
 
 class KernelMuon:

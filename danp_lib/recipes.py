@@ -115,6 +115,8 @@ def recipe(
         training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
     if num_steps is not None:
         training = replace(training, num_steps=num_steps)
+    if training.jitter_schedule == "geometric":
+        training = replace(training, jitter_steps=training.num_steps // 2)
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
@@ -142,4 +144,9 @@ def _paper_training() -> TrainingConfig:
 
 
 def _fast_training() -> TrainingConfig:
-    return TrainingConfig(num_steps=16_000, batch=BatchConfig(clean_fraction=0.5))
+    return TrainingConfig(
+        num_steps=16_000,
+        batch=BatchConfig(clean_fraction=0.5),
+        jitter=1e-2,
+        jitter_schedule="geometric",
+    )

@@ -37,8 +37,10 @@ class TrainingConfig:
         schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
         warmup_steps: Steps over which the rates rise to their peaks.
         gradient_clip: Largest norm of the gradient, or ``None``.
-        jitter: Added to the diagonal of the predictive covariance at first.
+        jitter: Added to the diagonal of the predictive covariance at first, in squared units of y.
         jitter_steps: Number of steps with jitter.
+        jitter_schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor at
+            the last of them.
         log_every: Steps between records.
         validate_every: Steps between validations, at which the run is saved too.
         num_validation_batches: Batches a level to validate on.
@@ -55,6 +57,7 @@ class TrainingConfig:
     gradient_clip: float | None = 1.0
     jitter: float = 0.0
     jitter_steps: int = 0
+    jitter_schedule: Literal["constant", "geometric"] = "constant"
     log_every: int = 100
     validate_every: int = 1000
     num_validation_batches: int = 16
@@ -71,6 +74,15 @@ class TrainingConfig:
             raise ValueError(f"optimizer must be 'adam' or 'muon', got {self.optimizer!r}.")
         if self.schedule not in ("constant", "cosine"):
             raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if self.jitter_schedule not in ("constant", "geometric"):
+            raise ValueError(
+                f"jitter_schedule must be 'constant' or 'geometric', got {self.jitter_schedule!r}."
+            )
+        if self.jitter < 0.0 or (self.jitter_schedule == "geometric" and self.jitter == 0.0):
+            raise ValueError(
+                "jitter must be a variance >= 0, and > 0 for a geometric schedule, got "
+                f"{self.jitter}."
+            )
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}.")
 

@@ -25,7 +25,7 @@ from danp_lib.objective import (
     draw_validation_batches,
     validation_log_likelihood,
 )
-from danp_lib.optimizers import Optimizer, schedule_factor
+from danp_lib.optimizers import Optimizer, jitter_at, schedule_factor
 from danp_lib.randomness import spawn
 from danp_lib.run_state import (
     Model,
@@ -171,7 +171,14 @@ class TrainingStep:
             NonFiniteLossError: On a CPU, before the weights move; a GPU is not waited for.
         """
         config = self.state.config
-        self.jitter.fill_(config.jitter if self.state.step < config.jitter_steps else 0.0)
+        self.jitter.fill_(
+            jitter_at(
+                self.state.step,
+                jitter=config.jitter,
+                num_steps=config.jitter_steps,
+                schedule=config.jitter_schedule,
+            )
+        )
         return self.run()
 
     def update(self) -> Update:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from danp_lib.optimizers import KernelMuon, Optimizer, schedule_factor
+from danp_lib.likelihoods import VARIANCE_FLOOR
+from danp_lib.optimizers import KernelMuon, Optimizer, jitter_at, schedule_factor
 
 
 def test_the_cosine_falls_from_one_to_zero() -> None:
@@ -25,6 +26,19 @@ def test_the_warmup_is_linear_and_never_zero() -> None:
         schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)
     ]
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_the_geometric_jitter_falls_by_equal_factors_to_the_floor_and_ends() -> None:
+    jitter = [jitter_at(s, jitter=1e-2, num_steps=4, schedule="geometric") for s in range(6)]
+    assert jitter == pytest.approx([1e-2, 1e-3, 1e-4, 1e-5, 0.0, 0.0], abs=1e-15)
+    last = jitter_at(999, jitter=1e-2, num_steps=1000, schedule="geometric")
+    assert last == pytest.approx(VARIANCE_FLOOR, rel=0.01)
+
+
+def test_the_constant_jitter_stops() -> None:
+    jitter = [jitter_at(s, jitter=0.3, num_steps=2, schedule="constant") for s in range(4)]
+    assert jitter == [0.3, 0.3, 0.0, 0.0]
+    assert jitter_at(0, jitter=0.3, num_steps=0, schedule="constant") == 0.0
 
 
 def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel() -> None:

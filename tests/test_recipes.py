@@ -29,6 +29,14 @@ def test_the_paper_recipe_is_its_appendix(dataset: str, num_levels: int, beta: f
     assert (run.jitter, run.jitter_steps) == (1e-2, 1024)
 
 
+@pytest.mark.parametrize("num_steps", [16_000, 500])
+def test_the_fast_recipe_lets_the_jitter_fall_over_the_first_half(num_steps: int) -> None:
+    run = recipe("fast", model="danp", dataset="square", num_steps=num_steps).training
+    assert (run.jitter, run.jitter_schedule) == (1e-2, "geometric")
+    assert run.jitter_steps == num_steps // 2
+    assert recipe("paper", model="danp", dataset="gp", num_steps=9).training.jitter_steps == 1024
+
+
 def test_the_paper_recipes_have_the_papers_parameter_counts() -> None:
     counts = {
         (model, dataset): count_parameters(

@@ -221,6 +221,12 @@ def test_training_touches_no_global_generator() -> None:
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
         ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+        (
+            {"jitter": -1.0},
+            "jitter must be a variance >= 0, and > 0 for a geometric schedule, got -1",
+        ),
+        ({"jitter_schedule": "geometric"}, "jitter must be a variance >= 0, and > 0 for a geom"),
+        ({"jitter_schedule": "linear"}, "must be 'constant' or 'geometric', got 'linear'"),
         ({"gradient_clip": 0.0}, "gradient_clip must be positive or None, got 0.0"),
     ],
 )
