@@ -116,7 +116,7 @@ def recipe(
     if num_steps is not None:
         training = replace(training, num_steps=num_steps)
     if training.jitter_schedule == "geometric":
-        training = replace(training, jitter_steps=training.num_steps // 2)
+        training = replace(training, jitter_steps=training.num_steps // 4)
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
@@ -149,4 +149,5 @@ def _fast_training() -> TrainingConfig:
         batch=BatchConfig(clean_fraction=0.5),
         jitter=1e-2,
         jitter_schedule="geometric",
+        loss_knee=-2.0,
     )

@@ -41,6 +41,8 @@ class TrainingConfig:
         jitter_steps: Number of steps with jitter.
         jitter_schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor at
             the last of them.
+        loss_knee: Log-likelihood below which a task's loss grows with its logarithm only, in nats
+            per target, or ``None``; see :func:`~danp_lib.objective.training_loss`.
         log_every: Steps between records.
         validate_every: Steps between validations, at which the run is saved too.
         num_validation_batches: Batches a level to validate on.
@@ -58,6 +60,7 @@ class TrainingConfig:
     jitter: float = 0.0
     jitter_steps: int = 0
     jitter_schedule: Literal["constant", "geometric"] = "constant"
+    loss_knee: float | None = None
     log_every: int = 100
     validate_every: int = 1000
     num_validation_batches: int = 16

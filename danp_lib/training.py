@@ -23,6 +23,7 @@ from danp_lib.objective import (
     cause_of_failure,
     draw_batch,
     draw_validation_batches,
+    training_loss,
     validation_log_likelihood,
 )
 from danp_lib.optimizers import Optimizer, jitter_at, schedule_factor
@@ -188,7 +189,7 @@ class TrainingStep:
             model, self.state.task_generator, config.batch, generator=self.state.generator
         )
         log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
-        (-log_likelihood.mean()).backward()
+        training_loss(log_likelihood, knee=config.loss_knee).backward()
         norm = self.state.optimizer.clip_gradient()
         if self.device.type == "cpu" and not norm.isfinite():
             raise NonFiniteLossError(

@@ -1,5 +1,7 @@
 """Batches, the likelihood that training maximizes, and what is said when it fails."""
 
+import math
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from danp_lib.objective import (
     draw_batch,
     draw_levels,
     draw_validation_batches,
+    training_loss,
     validation_log_likelihood,
 )
 from danp_lib.recipes import build_model
@@ -120,3 +123,21 @@ def test_the_cause_of_a_failure_is_named() -> None:
     with torch.no_grad():
         model.core.encoder.log_scale[0] = torch.nan
     assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch)
+
+
+def test_without_a_knee_the_loss_is_minus_the_mean() -> None:
+    log_likelihood = torch.tensor([3.0, -1e4, 0.5], dtype=torch.float64)
+    assert training_loss(log_likelihood, knee=None) == -log_likelihood.mean()
+
+
+@pytest.mark.parametrize(
+    ("log_likelihood", "gradient"), [(3.0, 1.0), (-2.0, 1.0), (-3.0, 0.5), (-1e6 - 1.0, 1e-6)]
+)
+def test_below_the_knee_a_tasks_gradient_shrinks(log_likelihood: float, gradient: float) -> None:
+    value = torch.tensor([log_likelihood], dtype=torch.float64, requires_grad=True)
+    loss = training_loss(value, knee=-2.0)
+    loss.backward()
+    assert value.grad is not None
+    assert -value.grad.item() == pytest.approx(gradient, rel=1e-5)
+    expected = log_likelihood if log_likelihood > -2.0 else -2.0 - math.log1p(-2.0 - log_likelihood)
+    assert loss.item() == pytest.approx(-expected, rel=1e-9)
