@@ -31,7 +31,7 @@ class TrainingConfig:
     Attributes:
         num_steps: Number of updates.
         batch: The batches.
-        optimizer: ``"adam"``, or ``"muon"`` for the convolution kernels and Adam for the rest.
+        optimizer: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
         learning_rate: Adam's peak rate.
         muon_learning_rate: Muon's peak rate.
         schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
