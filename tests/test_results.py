@@ -60,10 +60,8 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
 def test_a_record_comes_out_again(path: Path, row: int) -> None:
     result = load(path)
     origin, record = result.origin, result.evaluation.tasks[row]
-    if origin.weights is None:
-        model = ORACLES[origin.dataset]()
-    else:
-        model = load_pretrained(origin.name)
+    exact = origin.weights is None
+    model = ORACLES[origin.dataset]() if exact else load_pretrained(origin.name)
     tasks = benchmark_tasks(origin.dataset)
     stream = spawn(torch.Generator().manual_seed(origin.seed), tasks.batch_size)[row]
     estimator = "both" if record.estimator == "exact" else record.estimator
