@@ -56,9 +56,13 @@ class KernelMuon:
     Args:
         kernels: Parameters of two or more dimensions.
         momentum: Momentum of the gradients.
+        weight_decay: Fraction of the kernels that a step at rate 1 takes away.
     """
 
-    def __init__(self, kernels: Iterable[nn.Parameter], *, momentum: float) -> None:
+    def __init__(
+        self, kernels: Iterable[nn.Parameter], *, momentum: float, weight_decay: float = 0.0
+    ) -> None:
+        self.weight_decay = weight_decay
         self.kernels = list(kernels)
         self.matrices = [nn.Parameter(torch.zeros_like(k).flatten(1)) for k in self.kernels]
         self.muon = torch.optim.Muon(self.matrices, lr=1.0, momentum=momentum, weight_decay=0.0)
@@ -76,6 +80,7 @@ class KernelMuon:
             matrix.grad = kernel.grad.flatten(1)
         self.muon.step()
         for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
+            kernel.mul_(1.0 - learning_rate * self.weight_decay)
             kernel.add_(matrix.reshape(kernel.shape) * learning_rate)
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,6 +103,7 @@ class Optimizer:
         kind: ``"adam"`` or ``"muon"``.
         learning_rate: Peak rate of Adam.
         muon_learning_rate: Peak rate of Muon.
+        muon_weight_decay: Weight decay of Muon.
         gradient_clip: Largest Euclidean norm of the whole gradient; a larger one is scaled down.
     """
 
@@ -109,6 +115,7 @@ class Optimizer:
         learning_rate: float,
         muon_learning_rate: float,
         gradient_clip: float | None,
+        muon_weight_decay: float = 0.0,
     ) -> None:
         self.parameters = list(model.parameters())
         device = self.parameters[0].device
@@ -119,7 +126,11 @@ class Optimizer:
         if kind == "muon":
             named = list(model.named_parameters())
             is_hidden = {n: p.ndim > 2 or (p.ndim == 2 and ".hidden." in n) for n, p in named}
-            self.muon = KernelMuon((p for n, p in named if is_hidden[n]), momentum=0.95)
+            self.muon = KernelMuon(
+                (p for n, p in named if is_hidden[n]),
+                momentum=0.95,
+                weight_decay=muon_weight_decay,
+            )
             rest = [p for n, p in named if not is_hidden[n]]
         # A rate in a tensor is read at every replay of a captured step, where a number is not.
         self.adam_rate = torch.tensor(learning_rate, device=device)

@@ -150,4 +150,5 @@ def _fast_training() -> TrainingConfig:
         jitter=1e-2,
         jitter_schedule="geometric",
         loss_knee=-2.0,
+        muon_weight_decay=0.1,
     )
