@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from danp_lib.evaluation_results import CEILING, load_results, result_name, results_folder
+from danp_lib.evaluation_origin import CEILING, results_folder
+from danp_lib.evaluation_results import load_results, result_name
 
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "sawtooth": {

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib import evaluation_results
+from danp_lib import evaluation_origin
 from danp_lib.benchmark import benchmark_tasks
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
@@ -243,6 +243,30 @@ def test_crps_is_its_defining_integral(seed: int, components: int) -> None:
     torch.testing.assert_close(crps(mixture, y), crps_by_hand(mixture, y), rtol=1e-5, atol=1e-6)
 
 
+@given(seed=st.integers(0, 10_000), spread=st.sampled_from([1.0, 1e-3, 0.0]))
+def test_crps_of_a_mixture_is_the_sum_over_all_pairs(seed: int, spread: float) -> None:
+    # Values on a lattice, so that components are equal, near and far apart.
+    g, shape = seeded(seed), (2, 40, 3, 1)
+    mean = torch.randint(0, 9, shape, generator=g) / 8 + 1e-4 * torch.randint(
+        0, 3, shape, generator=g
+    )
+    variance = 1e-6 + spread * torch.rand(shape, generator=g).double() ** 4
+    mixture = Mixture(torch.randn(2, 40, generator=g), DiagonalNormal(mean.double(), variance))
+    weights = mixture.logits.exp()
+    m, v = (part[..., 0].double() for part in (mean, variance))
+
+    def distance(mean: Tensor, variance: Tensor) -> Tensor:
+        z = mean / variance.sqrt()
+        density = torch.distributions.Normal(0.0, 1.0).log_prob(z).exp()
+        return mean * torch.erf(z / math.sqrt(2.0)) + 2.0 * variance.sqrt() * density
+
+    y = torch.rand(2, 3, 1, generator=g).double()
+    pairs = distance(m.unsqueeze(1) - m.unsqueeze(2), v.unsqueeze(1) + v.unsqueeze(2))
+    expected = torch.einsum("bi,bip->bp", weights, distance(m - y.mT, v))
+    expected -= 0.5 * torch.einsum("bi,bijp,bj->bp", weights, pairs, weights)
+    torch.testing.assert_close(crps(mixture, y)[..., 0], expected, rtol=1e-11, atol=1e-12)
+
+
 def test_crps_of_a_gaussian() -> None:
     normal = DiagonalNormal(torch.tensor([[[0.5], [0.0]]]), torch.tensor([[[4.0], [1e-6]]]))
     y = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
@@ -288,7 +312,7 @@ def test_metrics_refuse_what_does_not_fit() -> None:
 @pytest.fixture(scope="module")
 def ceiling(tasks: Task) -> Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_results, "benchmark_tasks", lambda _: tasks)
+        patch.setattr(evaluation_origin, "benchmark_tasks", lambda _: tasks)
         return run_benchmark("ceiling-gp", seed=5)
 
 
