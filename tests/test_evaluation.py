@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ from danp_lib.evaluation_metrics import crps, in_central_interval
 from danp_lib.evaluation_results import (
     Result,
     load_results,
-    result_name,
     run_benchmark,
     save_results,
 )
-from danp_lib.evaluation_table import ESTIMATOR_OF, PAPER, table
 from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.oracle import GaussianProcessOracle
 from danp_lib.randomness import spawn
@@ -364,52 +362,3 @@ def test_missing_results_and_unknown_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match=r"list\.json: .* must be an object"):
         load_results(tmp_path / "list.json")
-
-
-def test_the_table_without_results_has_the_papers_numbers(tmp_path: Path) -> None:
-    found = table(tmp_path)
-    assert json.loads(json.dumps(found)) == found
-    assert set(found) == {"sawtooth", "square", "gp"}
-    for dataset, rows in found.items():
-        assert set(rows) == {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"}
-        for model, row in rows.items():
-            assert set(row) == {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
-            expected = PAPER[dataset][model][0] if model != "ceiling" else None
-            assert row.pop("paper") == expected
-            assert set(row.values()) == {None}
-    # What the paper concludes from its table.
-    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items()}
-    assert best == {"sawtooth": "danp", "square": "danp", "gp": "convgnp"}
-
-
-def test_the_table_shows_the_results_there_are(ceiling: Result, tmp_path: Path) -> None:
-    save_results(tmp_path, ceiling)
-    danp = replace(
-        ceiling,
-        origin=replace(ceiling.origin, name="danp-gp"),
-        evaluation=Evaluation.summarize([replace(RECORD, estimator="both")] * 2),
-    )
-    save_results(tmp_path, danp)
-    rows = table(tmp_path)["gp"]
-    assert rows["ceiling"] == {
-        "paper": None,
-        "ours": ceiling.evaluation.average_likelihood,
-        "ours_ci95": ceiling.evaluation.average_likelihood_ci95,
-        "estimator": "exact",
-        "num_samples": 1,
-    }
-    assert rows["danp"]["ours"] == pytest.approx(math.exp(-1))
-    assert rows["danp"]["num_samples"] == 50_000
-    assert rows["convcnp"]["ours"] is None
-
-
-def test_the_table_refuses_a_result_under_another_name(ceiling: Result, tmp_path: Path) -> None:
-    path = save_results(tmp_path, ceiling)
-    path.rename(tmp_path / result_name("ceiling-square", "exact"))
-    with pytest.raises(ValueError, match=r"must be a result of ceiling-square \(exact\)"):
-        table(tmp_path)
-
-
-def test_every_row_of_the_table_names_an_estimator() -> None:
-    assert set(ESTIMATOR_OF.values()) <= {"exact", "both", "autoregressive"}
-    assert asdict(RECORD)["estimator"] == "model"
