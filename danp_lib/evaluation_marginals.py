@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -17,13 +16,14 @@ from danp_lib.danp import DANP
 from danp_lib.evaluation import mean_and_ci95
 from danp_lib.evaluation_metrics import crps, in_central_interval
 from danp_lib.evaluation_origin import (
-    Origin,
+    Provenance,
     check_scores,
     command_line,
     load_subject,
     read_result,
     write_result,
 )
+from danp_lib.likelihoods import LowRankNormal, Mixture
 from danp_lib.oracle import Oracle
 from danp_lib.randomness import spawn
 from danp_lib.tasks import Task
@@ -98,17 +98,13 @@ class Marginals:
 
 
 @dataclass(frozen=True)
-class MarginalsResult:
+class MarginalsResult(Provenance):
     """Scores of marginals and where they come from.
 
     Attributes:
-        origin: Where they come from.
-        configuration: The model's, as JSON.
         marginals: The scores and the records.
     """
 
-    origin: Origin
-    configuration: dict[str, Any]
     marginals: Marginals
 
 
@@ -136,8 +132,8 @@ def score_marginals(
         model: A trained model, or an oracle.
         task: The tasks.
         num_samples: S, the number of a DANP's samples a task.
-        generator: Source of randomness, on the device of model and tasks; a DANP's samples for a
-            task are those of ``spawn(generator, num_tasks)[row]``.
+        generator: Source of randomness, on the device of model and tasks; each task's is spawned
+            from it.
         chunk_size: Number of samples computed at a time; it bounds the memory only.
         progress: Show a progress bar on the standard error.
 
@@ -145,30 +141,55 @@ def score_marginals(
         ValueError: If the model cannot take the tasks or the number of samples.
     """
     streams = spawn(generator, task.batch_size)
-    records = []
-    for row in tqdm(range(task.batch_size), desc="tasks", disable=not progress):
-        start, one = time.perf_counter(), task[row]
-        if isinstance(model, DANP):
-            predictive: Any = model.predict(
-                one.context,
-                one.xt,
-                num_samples=num_samples,
-                generator=streams[row],
-                chunk_size=chunk_size,
-            )
-        else:
-            predictive = model.predict(one.context, one.xt)
-        y = one.yt.double()
-        record = MarginalRecord(
-            context_size=int(one.context.sizes),
-            crps=float(crps(predictive, y).mean()),
-            coverage_50=float(in_central_interval(predictive, y, 0.5).double().mean()),
-            coverage_90=float(in_central_interval(predictive, y, 0.9).double().mean()),
-            seconds=time.perf_counter() - start,
+    records = [
+        score_task(
+            model,
+            task[row],
+            num_samples=num_samples,
+            generator=streams[row],
+            chunk_size=chunk_size,
         )
-        records.append(record)
+        for row in tqdm(range(task.batch_size), desc="tasks", disable=not progress)
+    ]
     sampled = isinstance(model, DANP) and model.num_levels > 0
     return Marginals.summarize(records, num_samples=num_samples if sampled else 1)
+
+
+def score_task(
+    model: ConvNP | DANP | Oracle,
+    task: Task,
+    *,
+    num_samples: int,
+    generator: torch.Generator,
+    chunk_size: int = 256,
+) -> MarginalRecord:
+    """Score the marginals of a model on one task; see :func:`score_marginals`.
+
+    Raises:
+        ValueError: As :func:`score_marginals`, or if there is more than one task.
+    """
+    if task.batch_size != 1:
+        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    start = time.perf_counter()
+    if isinstance(model, DANP):
+        predictive: LowRankNormal | Mixture = model.predict(
+            task.context,
+            task.xt,
+            num_samples=num_samples,
+            generator=generator,
+            chunk_size=chunk_size,
+        )
+    else:
+        predictive = model.predict(task.context, task.xt)
+    y = task.yt.double()
+    half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
+    return MarginalRecord(
+        context_size=int(task.context.sizes),
+        crps=float(crps(predictive, y).mean()),
+        coverage_50=float(half.mean()),
+        coverage_90=float(most.mean()),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def run_marginals(

@@ -60,6 +60,19 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """What every result holds beside its content.
+
+    Attributes:
+        origin: Where it comes from.
+        configuration: The model's, as JSON.
+    """
+
+    origin: Origin
+    configuration: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is evaluated.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from danp_lib.evaluation_origin import (
     CEILING,
     NAMES,
     Origin,
+    Provenance,
     check_scores,
     command_line,
     load_subject,
@@ -36,17 +36,13 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Provenance):
     """An evaluation and where it comes from.
 
     Attributes:
-        origin: Where it comes from.
-        configuration: The model's, as JSON.
         evaluation: The scores and the records.
     """
 
-    origin: Origin
-    configuration: dict[str, Any]
     evaluation: Evaluation
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -20,6 +19,7 @@ from danp_lib.evaluation_curves import (
 )
 from danp_lib.evaluation_origin import (
     Origin,
+    Provenance,
     Subject,
     check_scores,
     command_line,
@@ -32,17 +32,13 @@ from danp_lib.tasks import Task
 
 
 @dataclass(frozen=True)
-class SamplesResult:
+class SamplesResult(Provenance):
     """Curves and where they come from; of a run that was taken up again, where it began.
 
     Attributes:
-        origin: Where they come from.
-        configuration: The model's, as JSON.
         samples: The averages and the curves.
     """
 
-    origin: Origin
-    configuration: dict[str, Any]
     samples: Samples
 
 

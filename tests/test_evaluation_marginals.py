@@ -21,6 +21,7 @@ from danp_lib.evaluation_marginals import (
     run_marginals,
     save_marginals,
     score_marginals,
+    score_task,
 )
 from danp_lib.evaluation_metrics import crps, in_central_interval
 from danp_lib.oracle import (
@@ -94,6 +95,10 @@ def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
     mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(seeded(1), 4)[2])
     expected = float(crps(mixture, task.yt.double()).mean())
     assert result.tasks[2].crps == pytest.approx(expected, rel=1e-6)
+    again = score_task(model, task, num_samples=6, generator=spawn(seeded(1), 4)[2])
+    assert again.crps == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="a batch of one, got 4"):
+        score_task(model, tasks, num_samples=6, generator=seeded(1))
     assert result.num_samples == 6
 
 
