@@ -20,7 +20,7 @@ CSS = re.sub(
     r"/\*.*?\*/", "", (BOOK / "_static" / "custom.css").read_text(encoding="utf-8"), flags=re.DOTALL
 )
 FENCED = re.compile(r"^(`{3,}|:{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
-LARGEST_NOTEBOOK = 600_000  # bytes
+LARGEST_NOTEBOOK = 900_000  # bytes
 # The theme's pages, light and dark.
 GROUNDS = {"light": (255.0, 255.0, 255.0), "dark": (20.0, 24.0, 30.0)}
 
