@@ -11,6 +11,11 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 # (any value that `uv pip install --torch-backend` takes; unset, pip chooses)
 TORCH_BACKEND ?=
 
+# make reproduce: how many jobs at a time, or a cluster's profile, and what else Snakemake is told.
+CORES ?= all
+PROFILE ?=
+SNAKEMAKE_ARGS ?=
+
 export TORCH_BACKEND
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The kernel of .venv, not one of the same name in the reader's home.
@@ -22,11 +27,12 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := .venv/bin/python -m pip --log .venv/install.log
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint unit chapters install clean distclean
+.PHONY: help book test reproduce lint unit chapters install clean distclean
 
 help:
 	@echo "make book       build the book; it says where to open the result"
 	@echo "make test       lint, types, unit tests and the chapters"
+	@echo "make reproduce  make what is missing of: weights, results, tables, figures"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make unit       unit tests alone"
 	@echo "make chapters   the chapters' stored outputs against a fresh run"
@@ -36,6 +42,9 @@ help:
 	@echo "Variables: PYTHON=python3.12       the interpreter to make .venv with"
 	@echo "           TORCH_BACKEND=cpu       PyTorch's CPU build (where there is no GPU)"
 	@echo "           NEEDED_GB=4             free disk space asked for before installing"
+	@echo "           CORES=4                 jobs at a time in make reproduce (all, if not given)"
+	@echo "           PROFILE=workflow/profiles/slurm   a cluster to run them on instead"
+	@echo "           SNAKEMAKE_ARGS=--dry-run          more options for snakemake"
 
 # --all: otherwise a page whose own file did not change is neither run nor warned about again.
 book: $(INSTALLED)
@@ -44,6 +53,10 @@ book: $(INSTALLED)
 	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
 
 test: lint unit chapters
+
+reproduce: $(INSTALLED)
+	snakemake --snakefile workflow/Snakefile $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) \
+		$(SNAKEMAKE_ARGS)
 
 lint: $(INSTALLED)
 	ruff check
@@ -74,7 +87,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf book/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf book/_build build dist reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find danp_lib tests scripts -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

@@ -243,6 +243,9 @@ def main() -> None:
     parser.add_argument(
         "--most-passes", type=int, default=60_000, help="leave out what takes more passes"
     )
+    for option, default in ("--num-targets", NUM_TARGETS), ("--num-samples", NUM_SAMPLES):
+        parser.add_argument(option, type=int, nargs="+", default=default, metavar="N")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     models, about = {}, {}
@@ -252,11 +255,14 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     rows = measure(
         models,
+        num_targets=arguments.num_targets,
+        num_samples=arguments.num_samples,
         rounds=arguments.rounds,
         seconds=arguments.seconds,
         most_passes=arguments.most_passes,
     )
-    crossovers = [crossover(rows, q, s) for q in ("samples", "density") for s in NUM_SAMPLES]
+    sizes = arguments.num_samples
+    crossovers = [crossover(rows, q, s) for q in ("samples", "density") for s in sizes]
     for found in crossovers:
         print(found)
     results = {
@@ -268,7 +274,7 @@ def main() -> None:
         "crossovers": crossovers,
         "rows": rows,
     }
-    save("cost", results, RESULTS)
+    save("cost", results, arguments.out)
 
 
 if __name__ == "__main__":

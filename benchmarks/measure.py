@@ -95,7 +95,9 @@ def build_reference(num_levels: int, rank: int) -> tuple[Any, Any]:
 
 
 def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    folder = Path(__file__).parent  # in the repository, wherever the benchmark was started
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from danp_lib.files import data_folders
 from danp_lib.generators import GENERATORS
 from danp_lib.tasks import PointSet, Task, load_tasks, save_tasks
 
@@ -99,11 +99,8 @@ def benchmark_path(dataset: str) -> Path:
         FileNotFoundError: If the file is in neither place.
     """
     _check(dataset)
-    package = Path(str(resources.files("danp_lib")))
-    candidates = [
-        folder / f"{dataset}.safetensors"
-        for folder in (package / "benchmarks", package.parent / "benchmark_tasks")
-    ]
+    folders = data_folders("benchmark_tasks", packaged="benchmarks")
+    candidates = [folder / f"{dataset}.safetensors" for folder in folders]
     for path in candidates:
         if path.is_file():
             return path

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from danp_lib.benchmark import benchmark_path, benchmark_tasks, sha256
 from danp_lib.cards import Hardware
 from danp_lib.cards_origin import commit, hardware
 from danp_lib.configuration import from_dict, to_dict
-from danp_lib.files import write_atomically
+from danp_lib.files import data_folders, write_atomically
 from danp_lib.generators import GENERATORS
 from danp_lib.oracle import ORACLES
 from danp_lib.pretrained import PRETRAINED, load_pretrained, pretrained_path
@@ -202,10 +201,9 @@ def check_scores(
 
 
 def results_folder() -> Path:
-    """Where the results that come with the library lie: in the package, or beside it in a clone."""
-    package = Path(str(resources.files("danp_lib")))
-    inside = package / "results"
-    return inside if inside.is_dir() else package.parent / "results"
+    """Where the results lie: the first of :func:`~danp_lib.files.data_folders` that exists."""
+    folders = data_folders("results")
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
 def command_line(module: str, description: str) -> argparse.ArgumentParser:

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+DATA_VARIABLE = "DANP_DATA"
+"""The environment variable that names a folder of weights, tasks and results of one's own."""
+
+
+def data_folders(name: str, *, packaged: str | None = None) -> tuple[Path, ...]:
+    """Where files of a kind may lie, first choice first.
+
+    The folder of that name in the one that :data:`DATA_VARIABLE` names, if it names one; then in
+    the installed package; then beside the package, in a clone.
+
+    Args:
+        name: ``"checkpoints"``, ``"benchmark_tasks"`` or ``"results"``.
+        packaged: Its name in the package, where it is another.
+    """
+    package = Path(str(resources.files("danp_lib")))
+    own = [Path(folder, name)] if (folder := os.environ.get(DATA_VARIABLE)) else []
+    return *own, package / (packaged or name), package.parent / name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:

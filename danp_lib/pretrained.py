@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from danp_lib.cards import read_card
 from danp_lib.checkpoint import CheckpointError, load_checkpoint
+from danp_lib.files import data_folders
 from danp_lib.generators import GENERATORS
 
 PRETRAINED = (
@@ -78,5 +78,4 @@ def pretrained_path(name: str) -> Path:
 
 def pretrained_folders() -> tuple[Path, ...]:
     """Where pretrained models may lie, first choice first."""
-    package = Path(str(resources.files("danp_lib")))
-    return package / "checkpoints", package.parent / "checkpoints"
+    return data_folders("checkpoints")

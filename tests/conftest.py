@@ -8,6 +8,9 @@ from hypothesis import settings
 # No test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
 
+# The tests read what the clone ships.
+os.environ.pop("DANP_DATA", None)
+
 # The tests' tensors are too small to share: a second thread only waits, longest on a busy machine.
 torch.set_num_threads(1)
 

@@ -9,7 +9,38 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load, save
 
-from danp_lib.files import split_header, with_sorted_header, write_atomically
+import danp_lib
+from danp_lib.benchmark import benchmark_path
+from danp_lib.evaluation_origin import results_folder
+from danp_lib.files import (
+    DATA_VARIABLE,
+    data_folders,
+    split_header,
+    with_sorted_header,
+    write_atomically,
+)
+from danp_lib.pretrained import pretrained_folders
+
+
+def test_data_lies_in_the_package_or_beside_it_in_a_clone() -> None:
+    package = Path(danp_lib.__file__).parent
+    assert data_folders("results") == (package / "results", package.parent / "results")
+    found = data_folders("benchmark_tasks", packaged="benchmarks")
+    assert found == (package / "benchmarks", package.parent / "benchmark_tasks")
+
+
+def test_a_folder_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {"tasks": benchmark_path("gp"), "results": results_folder()}
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    assert data_folders("results")[0] == tmp_path / "results"
+    assert pretrained_folders()[0] == tmp_path / "checkpoints"
+    # What it does not hold is taken from where it was.
+    assert {"tasks": benchmark_path("gp"), "results": results_folder()} == shipped
+    for folder in ("results", "benchmark_tasks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "benchmark_tasks" / "gp.safetensors").touch()
+    assert benchmark_path("gp") == tmp_path / "benchmark_tasks" / "gp.safetensors"
+    assert results_folder() == tmp_path / "results"
 
 
 @pytest.mark.parametrize("old", [None, b"old"])

@@ -54,12 +54,15 @@ def test_figure_is_the_one_that_the_introduction_stores() -> None:
 
 def test_the_make_targets_and_the_variable_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake (book|test)\b", README):
+    targets = set(re.findall(r"\bmake ([a-z]+)\b", README))
+    assert targets >= {"book", "test", "reproduce"}
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     assert {"make book", "make test", "TORCH_BACKEND=cpu"} <= set(
         re.findall(r"make book(?! T)|make test|TORCH_BACKEND=cpu", README)
     )
-    assert re.search(r"^TORCH_BACKEND \?=", makefile, re.MULTILINE)
+    for variable in ("TORCH_BACKEND", *re.findall(r"make reproduce ([A-Z_]+)=", README)):
+        assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w[\w.-]*\.(?:cff|yml|txt))`", README))
