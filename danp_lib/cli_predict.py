@@ -14,6 +14,7 @@ from torch import Tensor
 
 from danp_lib.danp import DANP
 from danp_lib.files import check_writable, write_atomically
+from danp_lib.observations_reading import read_columns
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.tasks import PointSet
 
@@ -36,30 +37,10 @@ def read_points(
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    try:
-        # Spreadsheets put a byte order mark first.
-        text = path.read_bytes().decode("utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file in UTF-8: {error}.") from error
-    wanted = ",".join(columns)
-    if not lines:
-        raise ValueError(f"{path} is empty: its first line must be the header {wanted}.")
-    header = lines[0][1]
-    for column in columns:
-        if header.count(column) != 1:
-            raise ValueError(
-                f"{path}, line {lines[0][0]}: the header must name the column {column!r} once "
-                f"(as in {wanted}), got {','.join(header)!r}."
-            )
-    rows = []
-    for number, cells in lines[1:]:
-        where = f"{path}, line {number}"
-        if len(cells) != len(header):
-            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(cells)}.")
-        rows.append([_number(cells[header.index(c)], c, where, domain) for c in columns])
-    return rows
+    return [
+        [_number(cell, column, where, domain) for cell, column in zip(cells, columns, strict=True)]
+        for where, cells in read_columns(path, columns)
+    ]
 
 
 def _number(cell: str, column: str, where: str, domain: tuple[float, float]) -> float:
