@@ -21,26 +21,33 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
-def parse_arguments(description: str, *, rounds: int) -> argparse.Namespace:
+def argument_parser(description: str, *, rounds: int) -> argparse.ArgumentParser:
     """The options that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2, help="threads of either side")
     parser.add_argument("--rounds", type=int, default=rounds, help="timings of either side")
-    return parser.parse_args()
+    return parser
 
 
-def in_turns(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+def parse_arguments(description: str, *, rounds: int) -> argparse.Namespace:
+    """The arguments of a benchmark that takes no others."""
+    return argument_parser(description, rounds=rounds).parse_args()
+
+
+def in_turns(
+    sides: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: int = 2
+) -> dict[str, list[float]]:
     """Seconds of each side in each round; the sides alternate, so that both see the same machine.
 
-    The first two rounds warm up and are dropped.
+    The first rounds, ``warm_up`` of them, are dropped.
     """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds + 2):
+    for _ in range(rounds + warm_up):
         for name, run in sides.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    return {name: times[2:] for name, times in seconds.items()}
+    return {name: times[warm_up:] for name, times in seconds.items()}
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -55,9 +62,9 @@ def written(values: Mapping[str, float], unit: str = "") -> str:
     return f"{middle}{unit} ({low} to {high})"
 
 
-def save(name: str, results: dict[str, Any]) -> None:
+def save(name: str, results: dict[str, Any], folder: Path = RESULTS) -> None:
     """Write a benchmark's numbers with what they were measured on."""
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     packages = ("danp_lib", "torch", "numpy", "NeuralProcesses")
     record = {
         "command": " ".join(["python", *sys.argv]),
@@ -69,7 +76,7 @@ def save(name: str, results: dict[str, Any]) -> None:
         "versions": {package: version(package) for package in packages},
         **results,
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def build_reference(num_levels: int, rank: int) -> tuple[Any, Any]:

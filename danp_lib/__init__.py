@@ -9,12 +9,14 @@ from danp_lib.generators import GaussianProcess, Sawtooth, SquareWave
 from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.noising import NoiseSchedule
 from danp_lib.pretrained import load_pretrained
+from danp_lib.rollout import ARConvCNP
 from danp_lib.tasks import PointSet, Task
 
 __version__ = version("danp_lib")
 
 __all__ = [
     "DANP",
+    "ARConvCNP",
     "ConvCNP",
     "ConvGNP",
     "ConvNPConfig",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,17 +93,64 @@ def render(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+# Headings of the table, and the width of each column; negative widths are of text.
+COLUMNS = {
+    "dataset": -8,
+    "model": -24,
+    "paper": 13,
+    "ours": 14,
+    "estimator": -27,
+    "nats": 7,
+    "CRPS": 6,
+    "50 %": 5,
+    "90 %": 5,
+    "passes": 8,
+    "seconds": 7,
+}
+
+
 def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """The benchmark's table as lines to read, a blank where there is no number."""
-    lines = [f"{'dataset':10} {'model':12} {'paper':>8} {'ours':>17}  estimator"]
+    lines = [_aligned(COLUMNS)]
     for dataset, models in rows.items():
         for model, row in models.items():
-            paper, ours, error = (row[key] for key in ("paper", "ours", "ours_ci95"))
-            published = "" if paper is None else f"{paper:.2f}"
-            shown = "" if ours is None else f"{ours:.2f}"
-            shown += "" if error is None else f" ± {error:5.2f}"
-            samples = row["num_samples"] or 1
-            how = (row["estimator"] or "") + (f", {samples} samples" if samples > 1 else "")
-            line = f"{dataset:10} {model:12} {published:>8} {shown:>17}  {how}"
-            lines.append(line.rstrip())
+            most = row["num_samples"] or 1
+            least = row.get("fewest_samples") or most
+            count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+            cells = (
+                dataset,
+                model,
+                _interval(row, "paper"),
+                _interval(row, "ours"),
+                (row["estimator"] or "") + (f" (S = {count})" if most > 1 else ""),
+                _number(row, "mean_log_likelihood", ".3f"),
+                _number(row, "crps", ".4f"),
+                _number(row, "coverage_50", ".1%"),
+                _number(row, "coverage_90", ".1%"),
+                _number(row, "forward_passes", ",.0f"),
+                _number(row, "seconds", ".2f"),
+            )
+            lines.append(_aligned(cells))
+    lines += [
+        "",
+        "paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: mean",
+        "log-likelihood per target; CRPS, 50 %, 90 %: of the marginals, and how many targets their",
+        "central intervals hold; passes, seconds: U-Net passes and time for a task's likelihood.",
+    ]
     return "\n".join(lines)
+
+
+def _aligned(cells: Iterable[str]) -> str:
+    columns = zip(cells, COLUMNS.values(), strict=True)
+    return "  ".join(c.rjust(w) if w > 0 else c.ljust(-w) for c, w in columns).rstrip()
+
+
+def _interval(row: Mapping[str, Any], key: str) -> str:
+    """A score and its 1.96 standard errors."""
+    error = _number(row, f"{key}_ci95", "5.2f")
+    return _number(row, key, ".2f") + (f" ± {error}" if error else "")
+
+
+def _number(row: Mapping[str, Any], key: str, form: str) -> str:
+    value = row.get(key)
+    return "" if value is None else format(value, form)

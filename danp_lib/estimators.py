@@ -83,13 +83,60 @@ def log_likelihood(
     sizes: list[Tensor] = []
     passes = 0
     for row in range(task.batch_size):
-        log_weights = _log_weights(
+        terms = _log_weights(
             model, task[row], estimator, num_samples, inputs, generator, chunk_size
         )
-        values.append(log_weights.logsumexp(0) - math.log(len(log_weights)))
-        sizes.append((2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0)).exp())
-        passes += 1 + model.num_levels * len(log_weights)
+        values.append(log_mean(terms))
+        sizes.append(effective_sample_size(terms))
+        passes += 1 + model.num_levels * len(terms)
     return LogLikelihood(torch.stack(values), torch.stack(sizes), passes)
+
+
+def log_weights(
+    model: DANP,
+    task: Task,
+    *,
+    estimator: Estimator = "both",
+    num_samples: int = 256,
+    auxiliary_inputs: AuxiliaryInputs | None = None,
+    generator: torch.Generator,
+    chunk_size: int = 256,
+) -> Tensor:
+    """The logarithms of the terms whose mean estimates the likelihood of one task.
+
+    With the same seed, fewer samples are the first ones of more, an even number of them for
+    ``"both"``: one run gives the estimates of all smaller S.
+
+    Args:
+        model: The model.
+        task: One task.
+        estimator: As in :func:`log_likelihood`.
+        num_samples: S.
+        auxiliary_inputs: As in :func:`log_likelihood`.
+        generator: Source of randomness.
+        chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
+
+    Returns:
+        ``(samples,)``; one term where the model has no levels, since nothing is sampled.
+
+    Raises:
+        ValueError: As :func:`log_likelihood`, or if there is more than one task.
+    """
+    if task.batch_size != 1:
+        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    inputs = _resolve(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
+    model.core.check([("context", task.context), ("target", task.target)], task.xt)
+    return _log_weights(model, task, estimator, num_samples, inputs, generator, chunk_size)
+
+
+def log_mean(log_weights: Tensor) -> Tensor:
+    """The logarithm of the mean of weights ``(samples,)``: the estimate of the log-likelihood."""
+    return log_weights.logsumexp(0) - math.log(len(log_weights))
+
+
+def effective_sample_size(log_weights: Tensor) -> Tensor:
+    r"""The :math:`(\sum w)^2 / \sum w^2` of weights ``(samples,)``."""
+    return (2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0)).exp()
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from danp_lib.configuration import to_dict
@@ -90,12 +91,9 @@ class Evaluation:
         if not tasks:
             raise ValueError("tasks must hold at least one record, got none.")
         logs = torch.tensor([t.log_likelihood for t in tasks], dtype=torch.float64)
-        likelihoods = logs.exp()
-        error = None
-        if len(tasks) > 1:
-            error = 1.96 * float(likelihoods.std()) / math.sqrt(len(tasks))
+        average, error = mean_and_ci95(logs.exp())
         return cls(
-            average_likelihood=float(likelihoods.mean()),
+            average_likelihood=average,
             average_likelihood_ci95=error,
             mean_log_likelihood=float(logs.mean()),
             num_tasks=len(tasks),
@@ -111,6 +109,13 @@ class Evaluation:
         shown = ("context_size", "log_likelihood", "effective_sample_size")
         rows = [{key: getattr(task, key) for key in shown} for task in self.tasks]
         return to_dict(self) | {"tasks": rows}
+
+
+def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
+    """The mean over tasks ``(tasks,)`` and 1.96 standard errors of it; ``None`` for one task."""
+    count = len(values)
+    error = 1.96 * float(values.std()) / math.sqrt(count) if count > 1 else None
+    return float(values.mean()), error
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""The learning-rate schedule, and Muon for convolution kernels."""
+"""The schedules of learning rate and jitter, and Muon for kernels and hidden layers."""
 
 from __future__ import annotations
 
@@ -47,18 +47,22 @@ def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: str) -> flo
 
 
 class KernelMuon:
-    """Muon (Jordan et al., 2024) on convolution kernels, each as the matrix ``(out, in * size)``.
+    """Muon (Jordan et al., 2024) on kernels, each as the matrix ``(out, in * size)``.
 
     :class:`torch.optim.Muon` takes matrices and a learning rate known to the host. Here it works
     on matrices of zeros, so that what it leaves in them is the step at rate 1; the kernels then
     move by that times a rate that may live on the GPU, where a captured step can read it.
 
     Args:
-        kernels: Parameters of three or more dimensions.
+        kernels: Parameters of two or more dimensions.
         momentum: Momentum of the gradients.
+        weight_decay: Fraction of the kernels that a step at rate 1 takes away.
     """
 
-    def __init__(self, kernels: Iterable[nn.Parameter], *, momentum: float) -> None:
+    def __init__(
+        self, kernels: Iterable[nn.Parameter], *, momentum: float, weight_decay: float = 0.0
+    ) -> None:
+        self.weight_decay = weight_decay
         self.kernels = list(kernels)
         self.matrices = [nn.Parameter(torch.zeros_like(k).flatten(1)) for k in self.kernels]
         self.muon = torch.optim.Muon(self.matrices, lr=1.0, momentum=momentum, weight_decay=0.0)
@@ -76,6 +80,7 @@ class KernelMuon:
             matrix.grad = kernel.grad.flatten(1)
         self.muon.step()
         for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
+            kernel.mul_(1.0 - learning_rate * self.weight_decay)
             kernel.add_(matrix.reshape(kernel.shape) * learning_rate)
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,13 +93,17 @@ class KernelMuon:
 
 
 class Optimizer:
-    """Adam on everything, or Muon on the kernels and Adam on the rest.
+    """Adam on everything, or Muon on what maps features to features and Adam on the rest.
+
+    Muon is for the convolutions and the hidden layers of the head. The output layer, the biases
+    and the length scales are Adam's.
 
     Args:
         model: The model.
         kind: ``"adam"`` or ``"muon"``.
         learning_rate: Peak rate of Adam.
         muon_learning_rate: Peak rate of Muon.
+        muon_weight_decay: Weight decay of Muon.
         gradient_clip: Largest Euclidean norm of the whole gradient; a larger one is scaled down.
     """
 
@@ -106,6 +115,7 @@ class Optimizer:
         learning_rate: float,
         muon_learning_rate: float,
         gradient_clip: float | None,
+        muon_weight_decay: float = 0.0,
     ) -> None:
         self.parameters = list(model.parameters())
         device = self.parameters[0].device
@@ -114,10 +124,14 @@ class Optimizer:
         self.muon: KernelMuon | None = None
         rest = self.parameters
         if kind == "muon":
-            # A kernel of size 1 is a plain linear map, but Muon serves it as well.
-            kernels = [p for p in self.parameters if p.ndim > 2]
-            rest = [p for p in self.parameters if p.ndim <= 2]
-            self.muon = KernelMuon(kernels, momentum=0.95)
+            named = list(model.named_parameters())
+            is_hidden = {n: p.ndim > 2 or (p.ndim == 2 and ".hidden." in n) for n, p in named}
+            self.muon = KernelMuon(
+                (p for n, p in named if is_hidden[n]),
+                momentum=0.95,
+                weight_decay=muon_weight_decay,
+            )
+            rest = [p for n, p in named if not is_hidden[n]]
         # A rate in a tensor is read at every replay of a captured step, where a number is not.
         self.adam_rate = torch.tensor(learning_rate, device=device)
         self.muon_rate = torch.tensor(muon_learning_rate, device=device)

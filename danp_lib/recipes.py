@@ -145,9 +145,10 @@ def _paper_training() -> TrainingConfig:
 
 def _fast_training() -> TrainingConfig:
     return TrainingConfig(
-        num_steps=16_000,
+        num_steps=7_000,
         batch=BatchConfig(clean_fraction=0.5),
         jitter=1e-2,
         jitter_schedule="geometric",
         loss_knee=-2.0,
+        muon_weight_decay=0.1,
     )

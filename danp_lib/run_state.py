@@ -31,9 +31,10 @@ class TrainingConfig:
     Attributes:
         num_steps: Number of updates.
         batch: The batches.
-        optimizer: ``"adam"``, or ``"muon"`` for the convolution kernels and Adam for the rest.
+        optimizer: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
         learning_rate: Adam's peak rate.
         muon_learning_rate: Muon's peak rate.
+        muon_weight_decay: Fraction of its weights that a step of Muon at rate 1 takes away.
         schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
         warmup_steps: Steps over which the rates rise to their peaks.
         gradient_clip: Largest norm of the gradient, or ``None``.
@@ -54,6 +55,7 @@ class TrainingConfig:
     optimizer: Literal["adam", "muon"] = "muon"
     learning_rate: float = 1e-3
     muon_learning_rate: float = 1e-2
+    muon_weight_decay: float = 0.0
     schedule: Literal["constant", "cosine"] = "cosine"
     warmup_steps: int = 200
     gradient_clip: float | None = 1.0

@@ -96,6 +96,7 @@ def train(
         kind=config.optimizer,
         learning_rate=config.learning_rate,
         muon_learning_rate=config.muon_learning_rate,
+        muon_weight_decay=config.muon_weight_decay,
         gradient_clip=config.gradient_clip,
     )
     state = RunState(model, optimizer, for_training, task_generator, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -53,6 +54,23 @@ def texts(output: Cell) -> list[str]:
     ]
 
 
+def said_as_html(outputs: list[Cell]) -> list[str]:
+    """Return the HTML of outputs."""
+    return ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+
+
+def prints(source: str) -> bool:
+    """Tell whether a cell prints whatever happens: not in a branch, a loop or a function."""
+    code = re.sub(r"^[%!].*", "", source, flags=re.MULTILINE)
+    return any(
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "print"
+        for node in ast.parse(code).body
+    )
+
+
 def faults_of_cell(cell: Cell) -> list[str]:
     """Return what is wrong with a code cell as it is stored."""
     outputs = cell["outputs"]
@@ -60,12 +78,16 @@ def faults_of_cell(cell: Cell) -> list[str]:
     faults = []
     if cell["execution_count"] is None:
         faults.append("never ran")
+    if prints(cell["source"]) and not said:
+        faults.append("prints, but stores nothing")
     if any(output["output_type"] == "error" for output in outputs):
         faults.append("ended in an error")
     if any(output.get("name") == "stderr" for output in outputs) or "Warning:" in said:
         faults.append("warns")
     if MACHINE_PATH.search(cell["source"] + "\n" + said):
         faults.append("names a path of one machine")
+    if any(IMAGE_WITHOUT_ALT.search(text) for text in said_as_html(outputs)):
+        faults.append("image without alt text")
     shown = cell["metadata"].get("mystnb", {})
     if "figure" in shown and not any(is_image(output) for output in outputs):
         faults.append("caption without its figure")
@@ -111,6 +133,7 @@ def test_code_cells_are_stored_as_they_ran(path: Path) -> None:
     assert cells, "a chapter runs something"
     faults = {cell["source"]: found for cell in cells if (found := faults_of_cell(cell))}
     assert not faults
+    assert any(cell["outputs"] for cell in cells)
     # From a fresh kernel, top to bottom.
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
 
@@ -141,6 +164,7 @@ def test_reference_lists_the_library() -> None:
 
 
 FIGURE = {"output_type": "display_data", "data": {"image/png": "", "text/plain": ["<Figure>"]}}
+IMAGE = {"output_type": "display_data", "data": {"text/html": ["<img src='a.png'>"]}}
 DESCRIBED = {"mystnb": {"image": {"alt": "A line."}, "figure": {"caption": "A line."}}}
 
 
@@ -153,6 +177,9 @@ DESCRIBED = {"mystnb": {"image": {"alt": "A line."}, "figure": {"caption": "A li
         ({"outputs": [{"output_type": "stream", "name": "stderr", "text": ["50%"]}]}, "warns"),
         ({"outputs": [{"output_type": "stream", "name": "stdout", "text": ["/tmp/a"]}]}, "path"),
         ({"source": "open('/home/someone/a.csv')"}, "path"),
+        ({"source": "print(1)"}, "stores nothing"),
+        ({"source": "if x:\n    print(1)"}, None),
+        ({"outputs": [IMAGE]}, "without alt"),
         ({"source": "assert True", "outputs": [FIGURE], "metadata": DESCRIBED}, None),
         ({"source": "assert True", "outputs": [FIGURE]}, "alt"),
         ({"outputs": [FIGURE], "metadata": DESCRIBED}, "number"),

@@ -239,20 +239,41 @@ def test_table_prints_the_table() -> None:
     assert rows == table()
     assert set(rows) == {"sawtooth", "square", "gp"}
     for models in rows.values():
-        assert set(models) == {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"}
+        assert {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"} <= set(models)
         for row in models.values():
-            assert set(row) == {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
-    lines = good("table").splitlines()
-    assert len(lines) == 1 + 15
-    assert any(re.match(r"sawtooth +danp +82\.26", line) for line in lines)
+            assert {"paper", "ours", "ours_ci95", "estimator", "num_samples"} <= set(row)
+    header, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
+    assert header.split()[:4] == ["dataset", "model", "paper", "ours"]
+    assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
+    assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)
 
 
-def test_a_table_row_shows_the_interval_and_the_estimator() -> None:
+def test_a_table_row_shows_what_there_is_to_it() -> None:
     row = {"paper": 82.26, "ours": 91.5, "ours_ci95": 2.25, "estimator": "both", "num_samples": 256}
     bare = {"paper": None, "ours": 7, "ours_ci95": None, "estimator": "exact", "num_samples": 1}
-    _, first, second = render_table({"gp": {"danp": row, "ceiling": bare}}).splitlines()
-    assert first.split() == ["gp", "danp", "82.26", "91.50", "±", "2.25", "both,", "256", "samples"]
-    assert second.split() == ["gp", "ceiling", "7.00", "exact"]
+    full = row | {
+        "paper_ci95": 2.51,
+        "num_samples": 50_000,
+        "fewest_samples": 5_000,
+        "estimator": "model",
+        "mean_log_likelihood": 4.5678,
+        "crps": 0.01234,
+        "coverage_50": 0.523,
+        "coverage_90": 0.938,
+        "forward_passes": 1537.0,
+        "seconds": 1.234,
+    }
+    lines = render_table({"gp": {"danp": row, "ceiling": bare, "danp-seed1": full}}).splitlines()
+    shown = [" ".join(line.split()) for line in lines]
+    assert shown[1] == "gp danp 82.26 91.50 ± 2.25 both (S = 256)"
+    assert shown[2] == "gp ceiling 7.00 exact"
+    assert shown[3] == (
+        "gp danp-seed1 82.26 ± 2.51 91.50 ± 2.25 model (S = 5,000 to 50,000) 4.568 0.0123 "
+        "52.3% 93.8% 1,537 1.23"
+    )
+    # Each number ends below its heading.
+    for heading, cell in (("paper", "2.51"), ("CRPS", "0.0123"), ("seconds", "1.23")):
+        assert lines[0].index(heading) + len(heading) == lines[3].index(cell) + len(cell)
 
 
 # predict

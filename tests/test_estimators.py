@@ -8,7 +8,13 @@ from torch import Tensor
 
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
 from danp_lib.danp import DANP, DANPConfig
-from danp_lib.estimators import LogLikelihood, log_likelihood
+from danp_lib.estimators import (
+    LogLikelihood,
+    effective_sample_size,
+    log_likelihood,
+    log_mean,
+    log_weights,
+)
 from danp_lib.generators import GaussianProcess
 from danp_lib.likelihoods import LowRankNormal
 from danp_lib.tasks import PointSet, Task
@@ -186,6 +192,24 @@ def test_chunk_size_changes_nothing(estimator: Estimator, inputs: Inputs) -> Non
         )
     assert results[0].forward_passes == 2 * (1 + 2 * 7)
     assert (results[0].effective_sample_size < 7).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_first_samples_of_many_are_an_estimate_with_few(estimator: Estimator) -> None:
+    model, task = random_danp(), draw_task()
+    many = log_weights(model, task, estimator=estimator, num_samples=12, generator=seeded(9))
+    assert many.shape == (12,)
+    for count in (2, 6, 12):
+        expected = log_likelihood(
+            model, task, estimator=estimator, num_samples=count, generator=seeded(9), chunk_size=5
+        )
+        few = many[:count]
+        torch.testing.assert_close(log_mean(few), expected.values[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            effective_sample_size(few), expected.effective_sample_size[0], rtol=1e-9, atol=1e-9
+        )
+    with pytest.raises(ValueError, match="a batch of one, got 2"):
+        log_weights(model, draw_task(batch_size=2), generator=seeded(0))
 
 
 def test_equal_weights_have_full_effective_sample_size() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib import evaluation_results
+from danp_lib import evaluation_origin
 from danp_lib.benchmark import benchmark_tasks
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
@@ -23,11 +23,9 @@ from danp_lib.evaluation_metrics import crps, in_central_interval
 from danp_lib.evaluation_results import (
     Result,
     load_results,
-    result_name,
     run_benchmark,
     save_results,
 )
-from danp_lib.evaluation_table import ESTIMATOR_OF, PAPER, table
 from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.oracle import GaussianProcessOracle
 from danp_lib.randomness import spawn
@@ -243,6 +241,30 @@ def test_crps_is_its_defining_integral(seed: int, components: int) -> None:
     torch.testing.assert_close(crps(mixture, y), crps_by_hand(mixture, y), rtol=1e-5, atol=1e-6)
 
 
+@given(seed=st.integers(0, 10_000), spread=st.sampled_from([1.0, 1e-3, 0.0]))
+def test_crps_of_a_mixture_is_the_sum_over_all_pairs(seed: int, spread: float) -> None:
+    # Values on a lattice, so that components are equal, near and far apart.
+    g, shape = seeded(seed), (2, 40, 3, 1)
+    mean = torch.randint(0, 9, shape, generator=g) / 8 + 1e-4 * torch.randint(
+        0, 3, shape, generator=g
+    )
+    variance = 1e-6 + spread * torch.rand(shape, generator=g).double() ** 4
+    mixture = Mixture(torch.randn(2, 40, generator=g), DiagonalNormal(mean.double(), variance))
+    weights = mixture.logits.exp()
+    m, v = (part[..., 0].double() for part in (mean, variance))
+
+    def distance(mean: Tensor, variance: Tensor) -> Tensor:
+        z = mean / variance.sqrt()
+        density = torch.distributions.Normal(0.0, 1.0).log_prob(z).exp()
+        return mean * torch.erf(z / math.sqrt(2.0)) + 2.0 * variance.sqrt() * density
+
+    y = torch.rand(2, 3, 1, generator=g).double()
+    pairs = distance(m.unsqueeze(1) - m.unsqueeze(2), v.unsqueeze(1) + v.unsqueeze(2))
+    expected = torch.einsum("bi,bip->bp", weights, distance(m - y.mT, v))
+    expected -= 0.5 * torch.einsum("bi,bijp,bj->bp", weights, pairs, weights)
+    torch.testing.assert_close(crps(mixture, y)[..., 0], expected, rtol=1e-11, atol=1e-12)
+
+
 def test_crps_of_a_gaussian() -> None:
     normal = DiagonalNormal(torch.tensor([[[0.5], [0.0]]]), torch.tensor([[[4.0], [1e-6]]]))
     y = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
@@ -288,7 +310,7 @@ def test_metrics_refuse_what_does_not_fit() -> None:
 @pytest.fixture(scope="module")
 def ceiling(tasks: Task) -> Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_results, "benchmark_tasks", lambda _: tasks)
+        patch.setattr(evaluation_origin, "benchmark_tasks", lambda _: tasks)
         return run_benchmark("ceiling-gp", seed=5)
 
 
@@ -340,52 +362,3 @@ def test_missing_results_and_unknown_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ValueError, match=r"list\.json: .* must be an object"):
         load_results(tmp_path / "list.json")
-
-
-def test_the_table_without_results_has_the_papers_numbers(tmp_path: Path) -> None:
-    found = table(tmp_path)
-    assert json.loads(json.dumps(found)) == found
-    assert set(found) == {"sawtooth", "square", "gp"}
-    for dataset, rows in found.items():
-        assert set(rows) == {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"}
-        for model, row in rows.items():
-            assert set(row) == {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
-            expected = PAPER[dataset][model][0] if model != "ceiling" else None
-            assert row.pop("paper") == expected
-            assert set(row.values()) == {None}
-    # What the paper concludes from its table.
-    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items()}
-    assert best == {"sawtooth": "danp", "square": "danp", "gp": "convgnp"}
-
-
-def test_the_table_shows_the_results_there_are(ceiling: Result, tmp_path: Path) -> None:
-    save_results(tmp_path, ceiling)
-    danp = replace(
-        ceiling,
-        origin=replace(ceiling.origin, name="danp-gp"),
-        evaluation=Evaluation.summarize([replace(RECORD, estimator="both")] * 2),
-    )
-    save_results(tmp_path, danp)
-    rows = table(tmp_path)["gp"]
-    assert rows["ceiling"] == {
-        "paper": None,
-        "ours": ceiling.evaluation.average_likelihood,
-        "ours_ci95": ceiling.evaluation.average_likelihood_ci95,
-        "estimator": "exact",
-        "num_samples": 1,
-    }
-    assert rows["danp"]["ours"] == pytest.approx(math.exp(-1))
-    assert rows["danp"]["num_samples"] == 50_000
-    assert rows["convcnp"]["ours"] is None
-
-
-def test_the_table_refuses_a_result_under_another_name(ceiling: Result, tmp_path: Path) -> None:
-    path = save_results(tmp_path, ceiling)
-    path.rename(tmp_path / result_name("ceiling-square", "exact"))
-    with pytest.raises(ValueError, match=r"must be a result of ceiling-square \(exact\)"):
-        table(tmp_path)
-
-
-def test_every_row_of_the_table_names_an_estimator() -> None:
-    assert set(ESTIMATOR_OF.values()) <= {"exact", "both", "autoregressive"}
-    assert asdict(RECORD)["estimator"] == "model"

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from danp_lib.convnp import ConvNPConfig
 from danp_lib.likelihoods import VARIANCE_FLOOR
 from danp_lib.optimizers import KernelMuon, Optimizer, jitter_at, schedule_factor
+from danp_lib.recipes import build_model
 
 
 def test_the_cosine_falls_from_one_to_zero() -> None:
@@ -55,6 +57,29 @@ def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel() -> None:
         reference.step()
     assert not torch.equal(kernel, start)
     torch.testing.assert_close(kernel.detach().flatten(1), matrix.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_weight_decay_shrinks_the_kernels_before_the_step() -> None:
+    g = torch.Generator().manual_seed(0)
+    start, gradient = torch.randn(2, 6, 4, 1, 5, generator=g)
+    kernels = [nn.Parameter(start.clone()) for _ in range(2)]
+    for kernel, decay in zip(kernels, (0.0, 0.5), strict=True):
+        kernel.grad = gradient.clone()
+        KernelMuon([kernel], momentum=0.95, weight_decay=decay).step(torch.tensor(0.1))
+    torch.testing.assert_close(kernels[1].detach(), kernels[0].detach() - 0.05 * start)
+
+
+def test_muon_takes_the_kernels_and_the_hidden_layers() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_channels=16)
+    model = build_model("convgnp", config, seed=0)
+    muon = optimizer_of(model, "muon").muon
+    assert muon is not None
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(kernel)] for kernel in muon.kernels} == {
+        *(f"core.unet.{part}.weight" for part in ("stem", "out")),
+        *(f"core.unet.{part}.{i}.weight" for part in ("down", "up", "mix") for i in range(2)),
+        *(f"core.hidden.{i}.weight" for i in range(2)),
+    }
 
 
 def small_net() -> nn.Module:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +60,14 @@ def test_the_names() -> None:
     assert {"danp-sawtooth", "ar-convcnp-gp", "danp-f2-square"} <= set(PRETRAINED)
     assert "danp-f2-gp" not in PRETRAINED
     assert danp_lib.load_pretrained is load_pretrained
+
+
+def test_the_package_alone_knows_every_kind_of_model() -> None:
+    # A class is registered when its module is imported, and other tests import them all.
+    code = "import danp_lib.checkpoint as c; print(*sorted(c.MODELS))"
+    command = [sys.executable, "-c", code]
+    kinds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(kinds) == {"danp", "convcnp", "convgnp", "ar-convcnp"}
 
 
 def test_the_folders_are_the_package_and_the_clone() -> None:

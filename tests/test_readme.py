@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from danp_lib.evaluation_table import table
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -115,3 +117,24 @@ def test_the_speeds_are_the_recorded_ones() -> None:
     )
     beyond = recorded("import_time")["beyond_torch"]
     assert rows["`import danp_lib` after `import torch`"][0] == cell(beyond, ".2f", " s")
+
+
+def test_the_results_are_those_of_the_table() -> None:
+    def cell(row: dict[str, Any], kind: str) -> str:
+        return f"{row[kind]:.2f} ± {row[f'{kind}_ci95']:.2f}"
+
+    labels = {
+        "danp": "DANP",
+        "convcnp": "ConvCNP",
+        "convgnp": "ConvGNP",
+        "ar-convcnp": "AR ConvCNP",
+    }
+    for dataset, rows in table().items():
+        best = max(labels, key=lambda name: rows[name]["paper"])
+        rival = max(list(labels)[1:], key=lambda name: rows[name]["ours"])
+        line = (
+            f"| {dataset} | {cell(rows[best], 'paper')} ({labels[best]}) "
+            f"| {cell(rows['danp'], 'ours')} | {cell(rows[rival], 'ours')} ({labels[rival]}) "
+            f"| {cell(rows['ceiling'], 'ours')} |"
+        )
+        assert line in README.splitlines()
