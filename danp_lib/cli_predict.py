@@ -16,6 +16,7 @@ from danp_lib.danp import DANP
 from danp_lib.files import check_writable, write_atomically
 from danp_lib.observations_reading import read_columns
 from danp_lib.rollout import ARConvCNP, ar_sample
+from danp_lib.scaling import IDENTITY, Scaling
 from danp_lib.tasks import PointSet
 
 
@@ -86,6 +87,7 @@ def predict(
     quantiles: Sequence[float],
     samples: int,
     seed: int,
+    scaling: Scaling = IDENTITY,
 ) -> int:
     """Predict at the inputs of one CSV file from the points of another.
 
@@ -101,6 +103,7 @@ def predict(
         quantiles: Levels of the quantiles, in (0, 1).
         samples: Number of samples to write; a model for rollouts draws them by one.
         seed: Of all randomness.
+        scaling: From the units of the files to the model's.
 
     Returns:
         Number of rows written.
@@ -113,25 +116,28 @@ def predict(
         raise ValueError(f"samples must be >= 0, got {samples}.")
     check_writable(out)
     config = model.config.base if isinstance(model, DANP) else model.config
-    known = read_points(context, ("x", "y"), domain=config.domain)
-    inputs = [x for (x,) in read_points(at, ("x",), domain=config.domain)]
+    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
+    # Rounded, so that the end that a file names is not off by the last bit.
+    domain = (float(f"{low:.12g}"), float(f"{high:.12g}"))
+    known = read_points(context, ("x", "y"), domain=domain)
+    inputs = [x for (x,) in read_points(at, ("x",), domain=domain)]
     if not inputs:
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
-    points = torch.tensor(known, dtype=torch.float32).reshape(1, len(known), 2)
-    given = PointSet(points[..., :1], points[..., 1:])
-    xt = torch.tensor(inputs, dtype=torch.float32).reshape(1, -1, 1)
+    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
+    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
+    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, DANP):
-        predictive: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
+        scaled: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
     else:
-        predictive = model.predict(given, xt)
+        scaled = model.predict(given, xt)
+    predictive = scaling.predictive(scaled)
     columns: dict[str, Tensor] = {"mean": predictive.mean, "sd": predictive.stddev}
     columns |= {f"q{level!r}": predictive.quantile(level) for level in quantiles}
     if samples:
         if isinstance(model, ARConvCNP):
-            drawn = ar_sample(
-                model, given, xt, num_samples=samples, generator=generator
-            ).values.double()
+            own = ar_sample(model, given, xt, num_samples=samples, generator=generator).values
+            drawn = scaling.y_offset + scaling.y_unit * own.double()
         else:
             drawn = predictive.sample((samples,), generator=generator)
         columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}

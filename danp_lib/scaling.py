@@ -20,8 +20,9 @@ class Scaling:
     """An affine map from the data's units to a model's, and back.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
-    part of the model: keep it with the weights, as :func:`~danp_lib.configuration.to_dict` gives it
-    and :func:`~danp_lib.configuration.from_dict` takes it.
+    part of the model: kept as ``scaling`` in a checkpoint's provenance, in the form that
+    :func:`~danp_lib.configuration.to_dict` gives it, it lets ``danp predict`` read and write the
+    data's units.
 
     Attributes:
         x_offset: The data's x that becomes 0.
@@ -103,3 +104,7 @@ class Scaling:
             self.y_unit**2 * predictive.diagonal,
             self.y_unit * predictive.factor,
         )
+
+
+IDENTITY = Scaling(0.0, 1.0, 0.0, 1.0)
+"""What changes nothing: the data's units are the model's."""
