@@ -205,6 +205,22 @@ def test_status_is_earned(name: str) -> None:
     assert not faults, f"book/ledger.yml, {name}: {'; '.join(faults)}"
 
 
+def beaten(dataset: str) -> list[str]:
+    """The models that our DANP does not lead by more than the error bars, where the paper's does.
+
+    On GP data the paper's DANP beats the AR ConvCNP, and loses to the ConvGNP.
+    """
+    row = table()[dataset]
+    found = []
+    for rival in ("ar-convcnp",) if dataset == "gp" else MODELS[1:]:
+        for name in ("danp", rival):
+            assert row[name]["ours"] is not None, f"results/ has no result of {name}-{dataset}"
+        lead = row["danp"]["ours"] - row[rival]["ours"]
+        if lead <= math.hypot(row["danp"]["ours_ci95"], row[rival]["ours_ci95"]):
+            found.append(rival)
+    return found
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
@@ -220,13 +236,12 @@ def test_status_is_earned(name: str) -> None:
     ],
 )
 def test_a_danp_is_the_best_where_the_paper_says_so(dataset: str) -> None:
-    # On GP data the paper's DANP beats the AR ConvCNP, and loses to the ConvGNP.
-    row = table()[dataset]
-    assert row["danp"]["ours"] is not None, f"results/ has no result of danp-{dataset}"
-    for rival in ("ar-convcnp",) if dataset == "gp" else MODELS[1:]:
-        assert row[rival]["ours"] is not None, f"results/ has no result of {rival}-{dataset}"
-        lead = row["danp"]["ours"] - row[rival]["ours"]
-        assert lead > math.hypot(row["danp"]["ours_ci95"], row[rival]["ours_ci95"]), rival
+    assert beaten(dataset) == []
+
+
+def test_the_claim_of_the_best_is_told_as_it_is() -> None:
+    holds = not any(beaten(dataset) for dataset in DATASETS)
+    assert ROWS["claim-best"]["status"] == ("reproduced" if holds else "differs")
 
 
 @pytest.mark.parametrize(
