@@ -204,10 +204,11 @@ def predict(
     """Predict at some inputs from a context, both in CSV files with a header.
 
     The result has the columns x, mean, sd (standard deviation), then q0.05 and so on for the
-    quantiles, then sample_1 and so on; its rows are in the order of --at.
+    quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units of
+    the data that the model was trained on, where the checkpoint knows them.
     """
     from danp_lib import cli_predict
-    from danp_lib.cli_info import load_model
+    from danp_lib.cli_info import load_model, load_scaling
 
     levels = cli_predict.parse_quantiles(quantiles)
     cli_predict.predict(
@@ -219,6 +220,7 @@ def predict(
         quantiles=levels,
         samples=samples,
         seed=seed,
+        scaling=load_scaling(checkpoint),
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from danp_lib.cards import card_paths, read_card
 from danp_lib.checkpoint import load_checkpoint, read_header
-from danp_lib.configuration import to_dict
+from danp_lib.configuration import from_dict, to_dict
 from danp_lib.convnp import count_parameters
 from danp_lib.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.recipes import recipe
+from danp_lib.scaling import IDENTITY, Scaling
 
 
 def checkpoint_path(checkpoint: str) -> Path:
@@ -35,6 +36,16 @@ def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
     if checkpoint in PRETRAINED:
         return load_pretrained(checkpoint, device=device)
     return load_checkpoint(checkpoint_path(checkpoint), device=device)
+
+
+def load_scaling(checkpoint: str) -> Scaling:
+    """The units of the data that a checkpoint's model was trained on; the model's where unsaid.
+
+    Raises:
+        ValueError: If ``scaling`` in the checkpoint's provenance is not a scaling.
+    """
+    values = read_header(checkpoint_path(checkpoint)).provenance.get("scaling")
+    return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from danp_lib.danp import DANP
 from danp_lib.files import check_writable, write_atomically
+from danp_lib.observations_reading import read_columns
 from danp_lib.rollout import ARConvCNP, ar_sample
+from danp_lib.scaling import IDENTITY, Scaling
 from danp_lib.tasks import PointSet
 
 
@@ -36,30 +38,10 @@ def read_points(
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    try:
-        # Spreadsheets put a byte order mark first.
-        text = path.read_bytes().decode("utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file in UTF-8: {error}.") from error
-    wanted = ",".join(columns)
-    if not lines:
-        raise ValueError(f"{path} is empty: its first line must be the header {wanted}.")
-    header = lines[0][1]
-    for column in columns:
-        if header.count(column) != 1:
-            raise ValueError(
-                f"{path}, line {lines[0][0]}: the header must name the column {column!r} once "
-                f"(as in {wanted}), got {','.join(header)!r}."
-            )
-    rows = []
-    for number, cells in lines[1:]:
-        where = f"{path}, line {number}"
-        if len(cells) != len(header):
-            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(cells)}.")
-        rows.append([_number(cells[header.index(c)], c, where, domain) for c in columns])
-    return rows
+    return [
+        [_number(cell, column, where, domain) for cell, column in zip(cells, columns, strict=True)]
+        for where, cells in read_columns(path, columns)
+    ]
 
 
 def _number(cell: str, column: str, where: str, domain: tuple[float, float]) -> float:
@@ -105,6 +87,7 @@ def predict(
     quantiles: Sequence[float],
     samples: int,
     seed: int,
+    scaling: Scaling = IDENTITY,
 ) -> int:
     """Predict at the inputs of one CSV file from the points of another.
 
@@ -120,6 +103,7 @@ def predict(
         quantiles: Levels of the quantiles, in (0, 1).
         samples: Number of samples to write; a model for rollouts draws them by one.
         seed: Of all randomness.
+        scaling: From the units of the files to the model's.
 
     Returns:
         Number of rows written.
@@ -132,25 +116,28 @@ def predict(
         raise ValueError(f"samples must be >= 0, got {samples}.")
     check_writable(out)
     config = model.config.base if isinstance(model, DANP) else model.config
-    known = read_points(context, ("x", "y"), domain=config.domain)
-    inputs = [x for (x,) in read_points(at, ("x",), domain=config.domain)]
+    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
+    # Rounded, so that the end that a file names is not off by the last bit.
+    domain = (float(f"{low:.12g}"), float(f"{high:.12g}"))
+    known = read_points(context, ("x", "y"), domain=domain)
+    inputs = [x for (x,) in read_points(at, ("x",), domain=domain)]
     if not inputs:
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
-    points = torch.tensor(known, dtype=torch.float32).reshape(1, len(known), 2)
-    given = PointSet(points[..., :1], points[..., 1:])
-    xt = torch.tensor(inputs, dtype=torch.float32).reshape(1, -1, 1)
+    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
+    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
+    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, DANP):
-        predictive: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
+        scaled: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
     else:
-        predictive = model.predict(given, xt)
+        scaled = model.predict(given, xt)
+    predictive = scaling.predictive(scaled)
     columns: dict[str, Tensor] = {"mean": predictive.mean, "sd": predictive.stddev}
     columns |= {f"q{level!r}": predictive.quantile(level) for level in quantiles}
     if samples:
         if isinstance(model, ARConvCNP):
-            drawn = ar_sample(
-                model, given, xt, num_samples=samples, generator=generator
-            ).values.double()
+            own = ar_sample(model, given, xt, num_samples=samples, generator=generator).values
+            drawn = scaling.y_offset + scaling.y_unit * own.double()
         else:
             drawn = predictive.sample((samples,), generator=generator)
         columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}

@@ -19,6 +19,25 @@ def _uniform(
     return low + (high - low) * unit
 
 
+def check_sizes(
+    batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
+) -> tuple[int, int]:
+    """The range of context sizes.
+
+    Raises:
+        ValueError: If a size is negative, there is no task, or the range is not one.
+    """
+    low, high = (context_size,) * 2 if isinstance(context_size, int) else context_size
+    if not 0 <= low <= high:
+        raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
+    if batch_size < 1 or num_targets < 0 or pool_size < 0:
+        raise ValueError(
+            "batch_size must be >= 1, num_targets and pool_size >= 0, got "
+            f"{batch_size}, {num_targets} and {pool_size}."
+        )
+    return low, high
+
+
 @dataclass(frozen=True)
 class TaskGenerator(ABC):
     """A prior over functions on an interval, and the tasks drawn from it.
@@ -90,14 +109,7 @@ class TaskGenerator(ABC):
         Raises:
             ValueError: If a size is negative, or the range of context sizes is not one.
         """
-        low, high = (context_size,) * 2 if isinstance(context_size, int) else context_size
-        if not 0 <= low <= high:
-            raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
-        if batch_size < 1 or num_targets < 0 or pool_size < 0:
-            raise ValueError(
-                "batch_size must be >= 1, num_targets and pool_size >= 0, got "
-                f"{batch_size}, {num_targets} and {pool_size}."
-            )
+        low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
         sizes = torch.randint(
             low, high + 1, (batch_size, 1), device=generator.device, generator=generator
         )
@@ -112,6 +124,36 @@ class TaskGenerator(ABC):
         y_pool = clean[:, high + num_targets :].to(dtype)
         pool = PointSet(x_pool, y_pool) if pool_size else None
         return Task(PointSet(xc, yc, mask), PointSet(xt, yt), pool)
+
+    def sample_sets(
+        self,
+        batch_size: int,
+        *,
+        context_size: int | tuple[int, int],
+        num_targets: int,
+        num_sets: int,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[PointSet, tuple[PointSet, ...]]:
+        """Draw contexts, and for each several sets of targets on the same function.
+
+        Args:
+            batch_size: Number of tasks.
+            context_size: As in :meth:`sample_task`.
+            num_targets: Number of points of every set.
+            num_sets: Number of sets a task, each with inputs of its own.
+            generator: Source of randomness; the sets are made on its device.
+            dtype: Floating type of the sets.
+        """
+        task = self.sample_task(
+            batch_size,
+            context_size=context_size,
+            num_targets=num_sets * num_targets,
+            generator=generator,
+            dtype=dtype,
+        )
+        parts = (part.split(num_targets, dim=1) for part in (task.xt, task.yt))
+        return task.context, tuple(PointSet(x, y) for x, y in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)

@@ -197,21 +197,22 @@ def sample_augmented_task(
         generator: Source of randomness; the tasks are made on its device.
         dtype: Floating type of the tasks.
     """
-    num_sets = 1 if shared_inputs else schedule.num_levels + 1
-    task = task_generator.sample_task(
+    context, sets = task_generator.sample_sets(
         batch_size,
         context_size=context_size,
-        num_targets=num_sets * num_targets,
+        num_targets=num_targets,
+        num_sets=1 if shared_inputs else schedule.num_levels + 1,
         generator=generator,
         dtype=dtype,
     )
     if shared_inputs:
-        xs = (task.xt,) * (schedule.num_levels + 1)
-        ys = schedule.chain(task.yt, generator=generator)
+        (target,) = sets
+        xs = (target.x,) * (schedule.num_levels + 1)
+        ys = schedule.chain(target.y, generator=generator)
     else:
-        xs = task.xt.split(num_targets, dim=1)
-        clean = task.yt.split(num_targets, dim=1)
+        xs = tuple(points.x for points in sets)
         ys = tuple(
-            schedule.noise(y, f, generator=generator) if f else y for f, y in enumerate(clean)
+            schedule.noise(points.y, f, generator=generator) if f else points.y
+            for f, points in enumerate(sets)
         )
-    return AugmentedTask(task.context, tuple(PointSet(x, y) for x, y in zip(xs, ys, strict=True)))
+    return AugmentedTask(context, tuple(PointSet(x, y) for x, y in zip(xs, ys, strict=True)))

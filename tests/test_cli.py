@@ -23,6 +23,7 @@ from danp_lib.cards import read_card, render_card
 from danp_lib.checkpoint import load_checkpoint, read_header, save_checkpoint
 from danp_lib.cli import app
 from danp_lib.cli_evaluate import render_table
+from danp_lib.configuration import to_dict
 from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.evaluation import evaluate
@@ -31,6 +32,7 @@ from danp_lib.generators import Sawtooth
 from danp_lib.objective import BatchConfig
 from danp_lib.recipes import Recipe
 from danp_lib.rollout import ARConvCNP, ar_sample
+from danp_lib.scaling import Scaling
 from danp_lib.tasks import PointSet, load_tasks, save_tasks
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
@@ -325,6 +327,34 @@ def test_predict_writes_the_models_prediction(
     else:
         drawn = expected.sample((2,), generator=generator)
     assert samples == [sample.flatten().tolist() for sample in drawn]
+
+
+@pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
+def test_predict_speaks_the_units_of_the_data(
+    name: str, checkpoints: dict[str, Path], here: Path
+) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model = load_checkpoint(checkpoints[name])
+    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    options = ["--num-samples", 6, "--samples", 2, "--seed", 5]
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    write(here / "a-years.csv", "x,y\n1990.125,22\n1989.5,23\n")
+    write(here / "b-years.csv", "x\n" + "".join(f"{1990 + x / 2!r}\n" for x in INPUTS))
+    for checkpoint, kind in ((checkpoints[name], ""), ("scaled.safetensors", "-years")):
+        files = ["--context", f"a{kind}.csv", "--at", f"b{kind}.csv", "--out", f"c{kind}.csv"]
+        good("predict", checkpoint, *files, *options)
+    (header, own), (_, years) = read(here / "c.csv"), read(here / "c-years.csv")
+    columns = (zip(*rows, strict=True) for rows in (own, years))
+    for column, of_model, of_data in zip(header, *columns, strict=True):
+        offset, unit = {"x": (1990.0, 0.5), "sd": (0.0, 4.0)}.get(column, (20.0, 4.0))
+        assert of_data == pytest.approx([offset + unit * value for value in of_model], abs=1e-4)
+    write(here / "b-years.csv", "x\n1991\n1991.5\n")
+    says = refused("predict", "scaled.safetensors", *files)
+    assert "b-years.csv, line 3: x must lie in the model's domain [1989.0, 1991.0]" in says
+
+    save_checkpoint("bad.safetensors", model, provenance={"scaling": {"x_offset": 0.0}})
+    assert "scaling.x_unit is missing" in refused("predict", "bad.safetensors", *files)
 
 
 def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(

@@ -14,7 +14,8 @@ MAX_LINES = 300
 
 # A part of a module stands where the module does: oracle_gp with oracle, cli_train with cli.
 FLOORS = {
-    0: "configuration files generators likelihoods noising randomness setconv tasks unet",
+    0: "configuration files generators likelihoods noising observations randomness scaling setconv "
+    "tasks unet",
     1: "cards checkpoint convnp oracle",
     2: "danp denoising rollout",
     3: "benchmark capture estimators evaluation objective optimizers plotting pretrained recipes "
