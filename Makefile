@@ -27,7 +27,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := .venv/bin/python -m pip --log .venv/install.log
 
 .DEFAULT_GOAL := help
-.PHONY: help book test reproduce lint unit chapters install clean distclean
+.PHONY: help book test browser reproduce lint unit chapters install clean distclean
 
 help:
 	@echo "make book       build the book; it says where to open the result"
@@ -36,6 +36,7 @@ help:
 	@echo "make lint       ruff and mypy alone"
 	@echo "make unit       unit tests alone"
 	@echo "make chapters   the chapters' stored outputs against a fresh run"
+	@echo "make browser    open every page of the built book in Chromium"
 	@echo "make clean      remove the built book and the caches"
 	@echo "make distclean  remove .venv too"
 	@echo
@@ -68,6 +69,9 @@ unit: $(INSTALLED)
 
 chapters: $(INSTALLED)
 	pytest --nbval book
+
+browser: $(INSTALLED)
+	pytest -rs tests/test_browser.py
 
 install: $(INSTALLED)
 

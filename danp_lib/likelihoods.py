@@ -240,7 +240,13 @@ class Mixture(Distribution):
         return row[(first + chosen.T).reshape(shape)].transform(eps)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Marginal distribution functions, ``(*batch, points, 1)``."""
+        """Marginal distribution functions, ``(*batch, points, 1)``.
+
+        Raises:
+            ValueError: If ``value`` has fewer than two dimensions.
+        """
+        if value.ndim < 2:
+            raise ValueError(f"value must have shape (..., points, 1), got {tuple(value.shape)}.")
         return (self._weights * self.components.cdf(value.unsqueeze(-3))).sum(dim=-3)
 
     def quantile(self, level: float) -> Tensor:
@@ -249,14 +255,17 @@ class Mixture(Distribution):
         The bracket is the range of the components' quantiles, halved until its width is below that
         range times 1e-18, that is, to rounding.
         """
-        inner = self.components.quantile(level)
+        # Without the factor, whose squares every step of the bisection would sum again.
+        marginals = DiagonalNormal(self.components.mean, self.components.variance)
+        inner = marginals.quantile(level)
         # A component of no weight must not widen the bracket, and its quantile may be anything.
         empty = self._weights == 0.0
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
         high = inner.masked_fill(empty, -math.inf).amax(dim=-3)
         for _ in range(_QUANTILE_STEPS):
             middle = 0.5 * (low + high)
-            below = self.cdf(middle) < level
+            cdf = (self._weights * marginals.cdf(middle.unsqueeze(-3))).sum(dim=-3)
+            below = cdf < level
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
 

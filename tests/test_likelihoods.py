@@ -281,6 +281,11 @@ class TestMixture:
         cdf = made.cdf(made.quantile(level))
         torch.testing.assert_close(cdf, torch.full_like(cdf, level), rtol=1e-9, atol=1e-12)
 
+    def test_a_value_that_is_no_set_of_outputs_is_refused(self) -> None:
+        made = mixture(seed=0)
+        with pytest.raises(ValueError, match=r"must have shape \(\.\.\., points, 1\), got \(\)"):
+            made.cdf(torch.tensor(0.5))
+
     def test_quantiles_between_two_far_components(self) -> None:
         mean = torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1)
         made = Mixture(
