@@ -241,15 +241,17 @@ class GaussianProcess(TaskGenerator):
 
     def kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The kernel matrix ``(batch, n1, n2)`` of inputs ``(batch, n, dim_x)``, without jitter."""
-        squared = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).square().sum(dim=-1)
-        return torch.exp(-0.5 * squared / self.length_scale**2)
+        # In place: these matrices are large, and their traffic is most of a task's cost.
+        squared = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).square_().sum(dim=-1)
+        return squared.mul_(-0.5 / self.length_scale**2).exp_()
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """See the base class."""
         x = x.double()
-        identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        covariance = self.kernel(x, x)
+        covariance.diagonal(dim1=-2, dim2=-1).add_(self.jitter)
         # check_errors would wait for the device; a failed factor is NaN, which training reports.
-        factor = torch.linalg.cholesky_ex(self.kernel(x, x) + self.jitter * identity).L
+        factor = torch.linalg.cholesky_ex(covariance).L
         eps = torch.randn(
             (*x.shape[:2], 1), dtype=x.dtype, device=generator.device, generator=generator
         )
