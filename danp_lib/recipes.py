@@ -145,7 +145,7 @@ def _paper_training() -> TrainingConfig:
 
 def _fast_training() -> TrainingConfig:
     return TrainingConfig(
-        num_steps=12_000,
+        num_steps=7_000,
         batch=BatchConfig(clean_fraction=0.5),
         jitter=1e-2,
         jitter_schedule="geometric",
