@@ -40,9 +40,9 @@ class ConvNPConfig:
         num_layers: Number of halvings of the U-Net.
         kernel_size: Odd size of its kernels.
         rank: Columns of the low-rank factor; 0 for independent outputs.
-        variance_gain: g.
-        variance_offset: o.
-        factor_divisor: c.
+        variance_gain: The gain g.
+        variance_offset: The offset o.
+        factor_divisor: The divisor c.
         head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
         head_channels: Units of each.
     """

@@ -18,7 +18,7 @@ from danp_lib.randomness import one_by_one, spawn
 from danp_lib.tasks import PointSet
 
 AuxiliaryInputs = Literal["uniform", "target"]
-"""Where the auxiliary sets lie: uniform on the domain, or at the inputs of the targets."""
+"""Where the auxiliary sets lie, uniform on the domain, or at the inputs of the targets."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class DANP(nn.Module):
             context: Context sets.
             auxiliary: The levels 1 to F; those not noisier than ``level`` have no effect.
             xt: Inputs to predict the level at, ``(batch, targets, 1)``.
-            level: f.
+            level: The level f to predict.
 
         Raises:
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do

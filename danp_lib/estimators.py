@@ -111,7 +111,7 @@ def log_weights(
         model: The model.
         task: One task.
         estimator: As in :func:`log_likelihood`.
-        num_samples: S.
+        num_samples: The number of samples S.
         auxiliary_inputs: As in :func:`log_likelihood`.
         generator: Source of randomness.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.

@@ -23,7 +23,7 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),
     "both": (32, 128, 512, 2048),
 }
-"""S of each estimator: Figure 5's, and for ``"both"`` 16, 64, 256 and 1024 from either source."""
+"""S of each estimator, Figure 5's, and for ``"both"`` 16, 64, 256 and 1024 from either source."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SampleAverage:
 
     Attributes:
         estimator: ``"model"``, the paper's, or ``"both"``.
-        num_samples: S.
+        num_samples: The number of samples S.
         context_size: Of the tasks averaged over; ``None`` for all of them.
         num_tasks: Number of tasks.
         average_likelihood: The paper's score, the mean over the tasks.

@@ -28,7 +28,7 @@ CEILING = "ceiling"
 """The name of the exact predictives, which no model can beat, among the results."""
 
 NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in GENERATORS))
-"""The names of what can be evaluated: a pretrained model's, or ``"ceiling-gp"`` and so on."""
+"""The names of what can be evaluated, a pretrained model's, or ``"ceiling-gp"`` and so on."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
         "ar-convcnp": (29.11, 2.29),
     },
 }
-"""Table 1 of the paper: average likelihood and 1.96 standard errors."""
+"""Average likelihood and 1.96 standard errors, from Table 1 of the paper."""
 
 ESTIMATOR_OF = {
     "danp": "both",
@@ -49,7 +49,7 @@ FURTHER: dict[str, tuple[str, str]] = {
     PAPERS_ESTIMATOR: ("danp", "model"),
     "danp-seed1": ("danp-seed1", "both"),
 }
-"""Rows that are shown where there is a result: the model and the estimator of each."""
+"""The model and the estimator of each row that is shown where there is a result."""
 
 MEASURES = (
     "paper_ci95",

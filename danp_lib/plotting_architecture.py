@@ -19,7 +19,7 @@ def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
     not exist yet empty, and what it predicts; a sample of it fills a channel of the rows below.
 
     Args:
-        num_levels: F.
+        num_levels: The number of noisy levels F.
         ax: Where to draw.
 
     Raises:

@@ -22,7 +22,7 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
     "square": (3, 0.153),
     "gp": (2, 0.2115),
 }
-"""Table 2: F and beta of the DANP of each dataset."""
+"""F and beta of the DANP of each dataset, from Table 2."""
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
 

@@ -46,8 +46,11 @@ class Update(NamedTuple):
     """What one step returns, on the device: nothing here has waited for a GPU."""
 
     level: Tensor
+    """Level of each task, ``(batch,)``."""
     log_likelihood: Tensor
+    """Nats per target of each task, ``(batch,)``."""
     gradient_norm: Tensor
+    """Before it was clipped, a scalar."""
 
 
 def train(
@@ -207,7 +210,7 @@ class Meter:
     """Means of what the steps return, kept on the device until they are read.
 
     Args:
-        num_levels: F.
+        num_levels: The number of noisy levels F.
     """
 
     def __init__(self, num_levels: int) -> None:
