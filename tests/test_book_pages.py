@@ -90,6 +90,14 @@ def test_descriptions_are_more_than_a_name_and_other_than_the_caption(path: Path
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_displayed_markdown_is_read_as_the_pages_are(path: Path) -> None:
+    for cell in cells_of(path):
+        shown = [o for o in cell.get("outputs", ()) if "text/markdown" in o.get("data", {})]
+        own = cell["metadata"].get("mystnb", {})
+        assert not shown or own.get("markdown_format") == "myst", "its tables would be plain text"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_figure_of_the_paper_says_so(path: Path) -> None:
     for entry in shown_as_figures(path):
         if number := re.fullmatch(r"fig-(\d+)", entry["figure"]["name"]):
