@@ -71,9 +71,10 @@ FACTS, CONTRAST = (
 )
 TOO_WIDE = """() => [...document.querySelectorAll("article *")]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && e.checkVisibility())
-  .filter((e) => !e.parentElement.closest(
-    "pre, figure, .pst-scrollable-table-container, mjx-container"
-  ))
+  .filter((e) => !e.parentElement.closest("pre, .pst-scrollable-table-container, mjx-container"))
+  .filter((e) => e.closest("figcaption")
+    || !e.parentElement.closest("figure")
+    || getComputedStyle(e.parentElement.closest("figure")).overflowX !== "auto")
   .map((e) => `${e.tagName.toLowerCase()}.${e.className}: ${e.textContent.trim().slice(0, 40)}`)"""
 
 
