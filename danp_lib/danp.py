@@ -102,14 +102,14 @@ class DANP(nn.Module):
     ) -> LowRankNormal:
         """:meth:`forward` on levels already masked, without checks; a level a task is allowed."""
         features = self.core.features(self.core.encode([context, *auxiliary]))
-        return self.core.decode(features, xt, level)
+        return self.core.predictive(features, context, xt, level)
 
     @torch.no_grad()
     def prepare(self, context: PointSet) -> Prepared:
         """Encode one context and compute the noisiest level's features, in one U-Net pass."""
         nothing = PointSet.empty(dtype=context.x.dtype, device=context.x.device)
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
-        return Prepared(encoding, self.core.features(encoding))
+        return Prepared(context, encoding, self.core.features(encoding))
 
     @torch.no_grad()
     def denoise(
@@ -131,12 +131,13 @@ class DANP(nn.Module):
             callback: Called with each level, its predictive and its set, once they are made.
         """
         samples = inputs[0].shape[0] if inputs else 1
-        encoding, features = prepared.encoding.expand(samples, -1, -1), prepared.features
+        context, features = prepared.context, prepared.features
+        encoding = prepared.encoding.expand(samples, -1, -1)
         sets: list[PointSet] = []
         predictives: list[LowRankNormal] = []
         for level in range(self.num_levels, 0, -1):
             x = inputs[level - 1]
-            predictive = self.core.decode(features, x, level)
+            predictive = self.core.predictive(features, context, x, level)
             points = PointSet(x, choose(level, predictive).to(x.dtype))
             if callback is not None:
                 callback(level, predictive, points)
@@ -146,7 +147,7 @@ class DANP(nn.Module):
             encoding = encoding.clone()
             encoding[:, channels] = self.core.encode_set(points, level)
             features = self.core.features(encoding)
-        target = self.core.decode(features, xt, 0)
+        target = self.core.predictive(features, context, xt, 0)
         return Denoised(tuple(sets), tuple(predictives), target)
 
     def draw_inputs(

@@ -17,10 +17,12 @@ class Prepared:
     """What the samples of one task share: computed once, whatever their number.
 
     Attributes:
+        context: The context, one set.
         encoding: The context's channel and the empty channels, ``(1, 2 * (F + 1), grid)``.
         features: The U-Net's features at the noisiest level, ``(1, channels, grid)``.
     """
 
+    context: PointSet
     encoding: Tensor
     features: Tensor
 

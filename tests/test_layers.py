@@ -16,7 +16,7 @@ MAX_LINES = 300
 FLOORS = {
     0: "configuration files generators likelihoods noising observations randomness scaling setconv "
     "tasks unet",
-    1: "cards checkpoint convnp oracle",
+    1: "cards checkpoint conditioning convnp oracle",
     2: "danp denoising rollout",
     3: "benchmark capture estimators evaluation objective optimizers plotting pretrained recipes "
     "run_state training",
