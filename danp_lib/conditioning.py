@@ -27,10 +27,10 @@ def condition(target: LowRankNormal, observed: LowRankNormal, context: PointSet)
     With W, V, m of the observed outputs and
 
     .. math::
-        L L^\top = I + W^\top V^{-1} W, \qquad b = L^{-1} W^\top V^{-1} (y - m),
+        L L^\top = I + W^\top V^{-1} W, \qquad g = L^{-1} W^\top V^{-1} (y - m),
 
     the targets' factor :math:`W_t` becomes :math:`W_t L^{-\top}`, their mean rises by
-    :math:`W_t L^{-\top} b`, and their diagonal variance stays.
+    :math:`W_t L^{-\top} g`, and their diagonal variance stays.
 
     Args:
         target: The outputs asked for, ``(batch or 1,)``; their z is that of ``observed``.
