@@ -56,7 +56,7 @@ class ConvNPConfig:
     factor_divisor: float = 8.0
     head_layers: int = 2
     head_channels: int = 128
-    condition_on_context: bool = True
+    condition_on_context: bool = False
 
     def __post_init__(self) -> None:
         if self.unet not in UNETS:
@@ -99,5 +99,4 @@ def paper_config(*, rank: int = 64) -> ConvNPConfig:
         variance_offset=0.0,
         factor_divisor=float(max(rank, 1)),
         head_layers=0,
-        condition_on_context=False,
     )

@@ -59,6 +59,11 @@ class TestConvGNP(PredictiveContract):
         assert off_diagonal.abs().max() > 1e-4
 
 
+class TestConditionedConvGNP(TestConvGNP):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
+        return seeded(ConvGNP, small_config(domain=domain, condition_on_context=True))
+
+
 class TestPaperConvGNP(TestConvGNP):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
         scales = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 4.0}
@@ -115,9 +120,7 @@ class TestTranslation:
 def test_head_scales() -> None:
     scales = {"variance_gain": 3.0, "variance_offset": -2.0, "factor_divisor": 5.0}
     plain = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 1.0}
-    scaled, model = (
-        seeded(ConvGNP, small_config(**s, condition_on_context=False)) for s in (scales, plain)
-    )
+    scaled, model = (seeded(ConvGNP, small_config(**s)) for s in (scales, plain))
     context, xt = draw_set(2, 5, 0), draw_set(2, 7, 1).x
     actual, expected = scaled.predict(context, xt), model.predict(context, xt)
     raw = (expected.diagonal - VARIANCE_FLOOR).expm1().log()

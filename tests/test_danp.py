@@ -55,6 +55,23 @@ class TestPrediction(PredictiveContract):
         assert_same(parts, whole)
 
 
+class TestConditionedPrediction(TestPrediction):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
+        return seeded(DANP, small_danp(domain=domain, condition_on_context=True))
+
+    def test_the_walk_conditions_every_level(self) -> None:
+        model, context, xt = self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x
+        inputs = model.draw_inputs(
+            2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+        walk = model.denoise(model.prepare(context), inputs, lambda level, p: p.mean, xt)
+        for level in range(NUM_LEVELS + 1):
+            x = inputs[level - 1] if level else xt
+            expected = model(context, walk.auxiliary, x, level=level)
+            actual = walk.predictives[level - 1] if level else walk.target
+            assert_same(actual, expected)
+
+
 class TestLevel(PredictiveContract):
     """The Gaussian of a level given noisier ones."""
 

@@ -81,7 +81,7 @@ class LinearGaussianCore(ConvNPCore):
 
 
 def linear_gaussian(reliance: float = 1.0) -> DANP:
-    base = ConvNPConfig(**SMALL, rank=1, condition_on_context=False)  # type: ignore[arg-type]
+    base = ConvNPConfig(**SMALL, rank=1)  # type: ignore[arg-type]
     config = DANPConfig(base, 2, 0.5, POINTS)
     model = DANP(config)
     model.core = LinearGaussianCore(config.base, num_sets=3)

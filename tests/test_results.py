@@ -10,7 +10,7 @@ import torch
 
 from danp_lib.benchmark import benchmark_path, benchmark_tasks, sha256
 from danp_lib.cards import read_card
-from danp_lib.configuration import to_dict
+from danp_lib.configuration import from_dict
 from danp_lib.evaluation import ESTIMATORS, evaluate_task
 from danp_lib.evaluation_results import (
     CEILING,
@@ -52,7 +52,8 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
         return
     weights = pretrained_path(origin.name)
     assert origin.weights == sha256(weights) == read_card(weights).sha256
-    assert to_dict(load_pretrained(origin.name).config) == result.configuration
+    config = load_pretrained(origin.name).config
+    assert from_dict(type(config), result.configuration) == config
 
 
 @pytest.mark.parametrize("row", RECOMPUTED)

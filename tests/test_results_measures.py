@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from danp_lib.benchmark import benchmark_path, sha256
-from danp_lib.configuration import to_dict
+from danp_lib.configuration import from_dict
 from danp_lib.danp import DANP
 from danp_lib.estimators import log_likelihood
 from danp_lib.evaluation_marginals import load_marginals, marginals_name, score_task
@@ -31,7 +31,8 @@ def check_origin(result: Provenance) -> None:
     if origin.weights is not None:
         assert origin.weights == sha256(pretrained_path(origin.name))
         subject = load_subject(origin.name, seed=0)
-        assert to_dict(subject.model.config) == result.configuration
+        config = subject.model.config
+        assert from_dict(type(config), result.configuration) == config
 
 
 @pytest.mark.parametrize("path", MARGINALS, ids=lambda path: path.stem)
