@@ -1,4 +1,4 @@
-"""The benchmark tasks: 310 fixed ones a dataset, made once and stored (Appendix B.2)."""
+"""The benchmark tasks: 310 fixed ones a dataset, made once and stored (Appendix B.1)."""
 
 from __future__ import annotations
 

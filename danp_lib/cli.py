@@ -174,7 +174,8 @@ def evaluate(
 def table(as_json: AsJson = False) -> None:
     """Print the benchmark's table: the paper's average likelihoods, ours and the ceiling.
 
-    The ceiling is the score of the exact predictives, which no model can beat.
+    The ceiling is the score of the exact predictives, given the models' smallest variance. On waves
+    no model can beat it by more than luck; on the GP it is a yardstick and no limit.
     """
     from danp_lib.cli_evaluate import render_table
     from danp_lib.evaluation_table import table as get_table

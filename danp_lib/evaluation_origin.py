@@ -25,7 +25,11 @@ from danp_lib.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.tasks import Task
 
 CEILING = "ceiling"
-"""The name of the exact predictives, which no model can beat, among the results."""
+"""The name of the exact predictives among the results.
+
+They have the models' variance floor. On the GP they are a yardstick and no limit, see
+:class:`~danp_lib.oracle.GaussianProcessOracle`.
+"""
 
 NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in GENERATORS))
 """The names of what can be evaluated, a pretrained model's, or ``"ceiling-gp"`` and so on."""

@@ -212,7 +212,7 @@ def plot_likelihood_against_context_size(
     Args:
         curves: By name of the model (``"danp"``, ...): context sizes, average likelihoods, and the
             half-widths of their 95 % intervals.
-        oracle: Context sizes and the most that any model could reach.
+        oracle: Context sizes and average likelihoods of the exact predictives.
         ax: Where to draw.
     """
     ax = axes(ax, 3.8)

@@ -27,7 +27,7 @@ class ARConvCNP(ConvCNP):
     """A ConvCNP that is meant to be rolled out.
 
     It is trained on contexts of up to 80 points: the 30 of the largest context and the 50 targets
-    that the rollout adds (paper, Appendix B.2). Called as it is, it is a ConvCNP.
+    that the rollout adds (paper, Appendix B.1). Called as it is, it is a ConvCNP.
 
     Args:
         config: The architecture, with ``rank=0``.

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
-from danp_lib.evaluation_table import PAPER, table
+from danp_lib.evaluation_origin import results_folder
+from danp_lib.evaluation_results import load_results, result_name
+from danp_lib.evaluation_table import ESTIMATOR_OF, PAPER, table
 
 ROOT = Path(__file__).parents[1]
 BOOK = ROOT / "book"
@@ -238,6 +241,22 @@ def test_on_gp_data_the_danp_ties_with_the_convgnp() -> None:
     row = table()["gp"]
     apart = abs(row["danp"]["ours"] - row["convgnp"]["ours"])
     assert apart <= math.hypot(row["danp"]["ours_ci95"], row["convgnp"]["ours_ci95"])
+
+
+def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
+    def by_size(dataset: str, model: str) -> torch.Tensor:
+        name = result_name(f"{model}-{dataset}", ESTIMATOR_OF[model])
+        tasks = load_results(results_folder() / name).evaluation.tasks
+        assert [t.context_size for t in tasks] == [n for n in range(31) for _ in range(10)]
+        return torch.tensor([t.log_likelihood for t in tasks]).exp().reshape(31, 10).mean(dim=1)
+
+    leads = {}
+    for dataset in DATASETS:
+        rivals = torch.stack([by_size(dataset, model) for model in MODELS[1:]])
+        leads[dataset] = int((by_size(dataset, "danp") > rivals.amax(dim=0)).sum())
+    assert leads["sawtooth"] > 20
+    assert leads["square"] > 20
+    assert leads["gp"] < 10
 
 
 def test_the_claim_of_the_best_is_told_as_it_is() -> None:
