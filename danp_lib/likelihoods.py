@@ -73,13 +73,16 @@ class LowRankNormal(Distribution):
         The matrix that is factorised has the smaller of points and rank for its side.
 
         Raises:
-            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, or the covariance
-                is not positive definite.
+            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, the mean is not
+                finite, or the covariance is not positive definite.
         """
-        if value.shape[-2:] != self.event_shape:
-            raise ValueError(
-                f"value must have shape (..., {self.event_shape[0]}, 1), got {tuple(value.shape)}."
-            )
+        _check_value(value, self.event_shape)
+        _check_all("mean must be finite", self.loc, self.loc.isfinite())
+        _check_all(
+            "the covariance must be positive definite, and the variance positive and finite",
+            self.diagonal,
+            (self.diagonal > 0.0) & self.diagonal.isfinite(),
+        )
         return self.log_prob_unchecked(value, check=True)
 
     def log_prob_unchecked(self, value: Tensor, *, check: bool = False) -> Tensor:
@@ -272,6 +275,18 @@ class Mixture(Distribution):
     def marginal(self, index: slice | Tensor) -> Mixture:
         """The joint distribution of some of the points."""
         return Mixture(self.logits, self.components.marginal(index))
+
+
+def _check_value(value: Tensor, event_shape: Size) -> None:
+    if value.shape[-2:] != event_shape:
+        raise ValueError(
+            f"value must have shape (..., {event_shape[0]}, 1), got {tuple(value.shape)}."
+        )
+
+
+def _check_all(rule: str, values: Tensor, good: Tensor) -> None:
+    if not good.all():
+        raise ValueError(f"{rule}, got {values[~good][0].item()}.")
 
 
 def _cholesky(matrix: Tensor, check: bool) -> Tensor:

@@ -206,6 +206,31 @@ class TestLowRankNormal:
         with pytest.raises(ValueError, match="the covariance must be positive definite"):
             broken.log_prob(values(2))
 
+    @pytest.mark.parametrize("variance", [-1.0, 0.0, math.nan, math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_variance_that_is_none_is_refused_at_any_rank(
+        self, rank: int, variance: float
+    ) -> None:
+        made = normal(rank=rank)
+        made.diagonal[1, 3] = variance
+        with pytest.raises(ValueError, match=rf"variance positive and finite, got {variance}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("mean", [math.nan, -math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_mean_that_is_not_finite_is_refused(self, rank: int, mean: float) -> None:
+        made = normal(rank=rank)
+        made.loc[1, 3] = mean
+        with pytest.raises(ValueError, match=rf"mean must be finite, got {mean}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_without_checks_nothing_is_refused(self, rank: int) -> None:
+        made, y = normal(rank=rank), values(2)
+        assert torch.equal(made.log_prob_unchecked(y), made.log_prob(y))
+        made.loc[1, 3] = math.nan
+        assert made.log_prob_unchecked(y).isnan().tolist() == [False, True]
+
 
 class TestDiagonalNormal:
     def test_it_is_independent_normals(self) -> None:
