@@ -77,11 +77,11 @@ class LowRankNormal(Distribution):
                 finite, or the covariance is not positive definite.
         """
         _check_value(value, self.event_shape)
-        _check_all("mean must be finite", self.loc, self.loc.isfinite())
+        _check_all("mean must be finite", self.loc, self.loc.abs() < math.inf)
         _check_all(
             "the covariance must be positive definite, and the variance positive and finite",
             self.diagonal,
-            (self.diagonal > 0.0) & self.diagonal.isfinite(),
+            (self.diagonal > 0.0) & (self.diagonal < math.inf),
         )
         return self.log_prob_unchecked(value, check=True)
 
