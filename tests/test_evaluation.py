@@ -192,6 +192,22 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
         evaluate(model, tasks, generator=seeded(0))
 
 
+@pytest.mark.parametrize("kind", ["convcnp", "danp", "oracle"])
+def test_masked_targets_are_refused(kind: str, tasks: Task) -> None:
+    model = {
+        "convcnp": lambda: ConvCNP(config(0)),
+        "danp": build_danp,
+        "oracle": GaussianProcessOracle,
+    }[kind]()
+    mask = tasks.target.mask.clone()
+    mask[2, 7] = False
+    padded = replace(tasks, target=PointSet(tasks.xt, tasks.yt, mask))
+    with pytest.raises(ValueError, match=r"got a masked target at \[2, 7\]"):
+        evaluate(model, padded, num_samples=2, generator=seeded(0))
+    with pytest.raises(ValueError, match=r"got a masked target at \[0, 7\]"):
+        evaluate_task(model, padded[2], estimator="both", num_samples=2, generator=seeded(0))
+
+
 class NoDensity(GaussianProcessOracle):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         return torch.full((1,), -math.inf)
