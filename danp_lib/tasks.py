@@ -147,7 +147,8 @@ class PointSet:
                 row, point = bad.nonzero()[0].tolist()
                 raise ValueError(
                     f"{name}.{part} must be finite at every real point, got "
-                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is missing."
+                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is "
+                    "missing, or leave it out."
                 )
 
 
@@ -227,8 +228,8 @@ class Task:
             if not points.mask.all():
                 row, point = (~points.mask).nonzero()[0].tolist()
                 raise ValueError(
-                    f"every {name} point must be real, got a masked {name} at [{row}, {point}]; "
-                    f"give tasks with other numbers of {name} points in batches of their own."
+                    f"every {name} point must be real, got a masked one at [{row}, {point}]; leave "
+                    "it out, and give tasks with other numbers of points in batches of their own."
                 )
             points.check(name)
 

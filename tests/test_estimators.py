@@ -344,7 +344,7 @@ def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
     padding = PointSet(points.x[:, :2], torch.full((1, 2, 1), value, dtype=torch.float64))
     padded = points.concat(padding.masked_where(False))
     task = replace(task, **{hidden: padded})
-    place = rf"got a masked {hidden} at \[0, {points.num_points}\]"
+    place = rf"every {hidden} point must be real, got a masked one at \[0, {points.num_points}\]"
     for model in (random_danp(), baseline()):
         with pytest.raises(ValueError, match=place):
             log_likelihood(model, task, generator=seeded(0))

@@ -70,9 +70,9 @@ def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
     mask[2, 7], y[2, 7] = False, value
     padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
     for model in (ConvGNP(config(2)), GaussianProcessOracle()):
-        with pytest.raises(ValueError, match=r"got a masked target at \[2, 7\]"):
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
             score_marginals(model, padded, generator=seeded(0))
-        with pytest.raises(ValueError, match=r"got a masked target at \[0, 7\]"):
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
             score_task(model, padded[2], num_samples=1, generator=seeded(0))
 
 
