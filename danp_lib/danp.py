@@ -192,12 +192,18 @@ class DANP(nn.Module):
 
         Returns:
             The levels 1 to F, each with the samples as its batch.
+
+        Raises:
+            ValueError: If the context or the inputs are more than one set, a number is below 1, or
+                the model cannot take the context or the inputs.
         """
         _check_positive(num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         xt = context.x.new_zeros(1, 0, 1) if inputs is None else inputs
         self.core.check([("context", context)], xt)
+        if len(xt) != 1:
+            raise ValueError(f"inputs must be one set that all samples share, got {len(xt)}.")
         streams = spawn(generator, 2)
         prepared = self.prepare(context)
         parts = [

@@ -72,12 +72,15 @@ def log_likelihood(
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
 
     Raises:
-        ValueError: If an argument is not one of its choices, or the pool is missing or too small.
+        ValueError: If an argument is not one of its choices, a target or a point of the pool is
+            masked or not finite, the pool is missing or too small, or the model cannot take the
+            tasks.
     """
+    _check(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
     if isinstance(model, ConvNP):
         exact = model.predict(task.context, task.xt).log_prob(task.yt)
         return LogLikelihood(exact, torch.ones_like(exact), task.batch_size)
-    inputs = _resolve(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
+    inputs = _resolve(model, task, estimator, auxiliary_inputs)
     model.core.check([("context", task.context), ("target", task.target)], task.xt)
     values: list[Tensor] = []
     sizes: list[Tensor] = []
@@ -124,7 +127,8 @@ def log_weights(
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
-    inputs = _resolve(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
+    _check(model, task, estimator, num_samples, auxiliary_inputs, chunk_size)
+    inputs = _resolve(model, task, estimator, auxiliary_inputs)
     model.core.check([("context", task.context), ("target", task.target)], task.xt)
     return _log_weights(model, task, estimator, num_samples, inputs, generator, chunk_size)
 
@@ -238,27 +242,34 @@ def _noising_log_prob(
     return torch.stack(terms).sum(dim=0)
 
 
-def _resolve(
-    model: DANP,
+def _check(
+    model: ConvNP | DANP,
     task: Task,
     estimator: str,
     num_samples: int,
     auxiliary_inputs: str | None,
     chunk_size: int,
-) -> AuxiliaryInputs:
-    """Check the arguments and settle where the auxiliary inputs lie."""
+) -> None:
+    """Refuse arguments that are none of the choices, and tasks that no result can be made of."""
     if estimator not in ("model", "noising", "both"):
         raise ValueError(f"estimator must be 'model', 'noising' or 'both', got {estimator!r}.")
     if auxiliary_inputs not in (None, "uniform", "target"):
         raise ValueError(
             f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
         )
-    least = 2 if estimator == "both" else 1
+    least = 2 if estimator == "both" and isinstance(model, DANP) else 1
     if num_samples < least or chunk_size < 1:
         raise ValueError(
             f"num_samples must be >= {least} and chunk_size >= 1, got {num_samples} and "
             f"{chunk_size}."
         )
+    task.check()
+
+
+def _resolve(
+    model: DANP, task: Task, estimator: str, auxiliary_inputs: str | None
+) -> AuxiliaryInputs:
+    """Settle where the auxiliary inputs lie."""
     if estimator == "model":
         return "target" if auxiliary_inputs == "target" else "uniform"
     if auxiliary_inputs == "target" or (auxiliary_inputs is None and task.pool is None):

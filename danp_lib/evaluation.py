@@ -148,6 +148,7 @@ def evaluate(
         ValueError: If an argument is not one of its choices, the model cannot take a task, or a
             likelihood is not a number.
     """
+    task.check()
     streams = spawn(generator, task.batch_size)
     records = [
         evaluate_task(
@@ -181,6 +182,7 @@ def evaluate_task(
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
+    task.check()
     start = time.perf_counter()
     sampled = isinstance(model, DANP) and model.num_levels > 0
     used, size, passes = "exact", None if sampled else 1.0, 0

@@ -138,8 +138,10 @@ def score_marginals(
         progress: Show a progress bar on the standard error.
 
     Raises:
-        ValueError: If the model cannot take the tasks or the number of samples.
+        ValueError: If a target is masked or not finite, or the model cannot take the tasks or the
+            number of samples.
     """
+    task.check()
     streams = spawn(generator, task.batch_size)
     records = [
         score_task(
@@ -170,6 +172,7 @@ def score_task(
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    task.check()
     start = time.perf_counter()
     if isinstance(model, DANP):
         predictive: LowRankNormal | Mixture = model.predict(

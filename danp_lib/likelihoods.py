@@ -73,13 +73,16 @@ class LowRankNormal(Distribution):
         The matrix that is factorised has the smaller of points and rank for its side.
 
         Raises:
-            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, or the covariance
-                is not positive definite.
+            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, the mean is not
+                finite, or the covariance is not positive definite.
         """
-        if value.shape[-2:] != self.event_shape:
-            raise ValueError(
-                f"value must have shape (..., {self.event_shape[0]}, 1), got {tuple(value.shape)}."
-            )
+        _check_value(value, self.event_shape)
+        _check_all("mean must be finite", self.loc, self.loc.abs() < math.inf)
+        _check_all(
+            "the covariance must be positive definite, and the variance positive and finite",
+            self.diagonal,
+            (self.diagonal > 0.0) & (self.diagonal < math.inf),
+        )
         return self.log_prob_unchecked(value, check=True)
 
     def log_prob_unchecked(self, value: Tensor, *, check: bool = False) -> Tensor:
@@ -132,7 +135,7 @@ class LowRankNormal(Distribution):
                 + self.factor @ eps[..., points:, :]
             )
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
@@ -214,7 +217,12 @@ class Mixture(Distribution):
         return (self._weights * (self.components.variance + spread)).sum(dim=-3)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Joint log-density of a set of outputs in nats, ``(*batch)``."""
+        """Joint log-density of a set of outputs in nats, ``(*batch)``.
+
+        Raises:
+            ValueError: As :meth:`LowRankNormal.log_prob`.
+        """
+        _check_value(value, self.event_shape)
         terms = self.components.log_prob(value.unsqueeze(-3))
         return (self.logits + terms).logsumexp(dim=-1)
 
@@ -224,6 +232,8 @@ class Mixture(Distribution):
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
         shape = Size(sample_shape) + self.batch_shape
         count = Size(sample_shape).numel()
+        if count == 0:  # which torch.multinomial refuses
+            return self.components.loc.new_empty((*shape, *self.event_shape))
         weights = self.logits.exp().reshape(-1, self.num_components)
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
         points, rank = self.event_shape[0], self.components.factor.shape[-1]
@@ -239,25 +249,28 @@ class Mixture(Distribution):
         first = torch.arange(len(weights), device=weights.device) * self.num_components
         return row[(first + chosen.T).reshape(shape)].transform(eps)
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``.
 
         Raises:
-            ValueError: If ``value`` has fewer than two dimensions.
+            ValueError: If ``value`` is neither one number nor of two dimensions or more.
         """
-        if value.ndim < 2:
-            raise ValueError(f"value must have shape (..., points, 1), got {tuple(value.shape)}.")
-        return (self._weights * self.components.cdf(value.unsqueeze(-3))).sum(dim=-3)
+        value = _across_components(value)
+        return (self._weights * self.components.cdf(value)).sum(dim=-3)
 
-    def quantile(self, level: float) -> Tensor:
-        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``, by bisection.
+    def icdf(self, value: Tensor | float) -> Tensor:
+        """Marginal quantiles, ``(*batch, points, 1)``, by bisection.
 
         The bracket is the range of the components' quantiles, halved until its width is below that
         range times 1e-18, that is, to rounding.
+
+        Raises:
+            ValueError: If ``value`` is neither one number nor of two dimensions or more.
         """
+        level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)
-        inner = marginals.quantile(level)
+        inner = marginals.icdf(_across_components(level))
         # A component of no weight must not widen the bracket, and its quantile may be anything.
         empty = self._weights == 0.0
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
@@ -269,9 +282,36 @@ class Mixture(Distribution):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
 
+    def quantile(self, level: float) -> Tensor:
+        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
+        return self.icdf(_checked_level(level))
+
     def marginal(self, index: slice | Tensor) -> Mixture:
         """The joint distribution of some of the points."""
         return Mixture(self.logits, self.components.marginal(index))
+
+
+def _check_value(value: Tensor, event_shape: Size) -> None:
+    if value.shape[-2:] != event_shape:
+        raise ValueError(
+            f"value must have shape (..., {event_shape[0]}, 1), got {tuple(value.shape)}."
+        )
+
+
+def _across_components(value: Tensor | float) -> Tensor | float:
+    """A value for each output, or one for all, the same for all components of a mixture."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    if value.ndim == 1:
+        raise ValueError(
+            f"value must be a number or have shape (..., points, 1), got {tuple(value.shape)}."
+        )
+    return value.unsqueeze(-3)
+
+
+def _check_all(rule: str, values: Tensor, good: Tensor) -> None:
+    if not good.all():
+        raise ValueError(f"{rule}, got {values[~good][0].item()}.")
 
 
 def _cholesky(matrix: Tensor, check: bool) -> Tensor:

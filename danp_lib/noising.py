@@ -141,12 +141,12 @@ class AugmentedTask:
         """Mask the task for training at a level (paper, Section 2.2, "Training").
 
         Args:
-            level: One level for the batch, or an integer tensor ``(batch,)`` with one a task. The
-                tensor is not read on the host, so that nothing waits for a GPU; with it all levels
-                must have the same number of points.
+            level: One level for the batch, or an integer tensor ``(batch,)`` with one a task. A
+                tensor on a GPU is not read on the host, so that nothing waits for it; with a tensor
+                all levels must have the same number of points.
 
         Raises:
-            ValueError: If an integer level is not one of the task's.
+            ValueError: If a level is not one of the task's; on a GPU, a tensor is not checked.
         """
         top = len(self.levels) - 1
         if isinstance(level, int):
@@ -154,6 +154,8 @@ class AugmentedTask:
                 raise ValueError(f"level must lie in 0..{top}, got {level}.")
             target = self.levels[level]
         else:
+            if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
+                raise ValueError(f"level must lie in 0..{top}, got {level.tolist()}.")
             rows = torch.arange(len(level), device=level.device)
             stacked = [
                 torch.stack([getattr(s, k) for s in self.levels]) for k in ("x", "y", "mask")

@@ -53,9 +53,8 @@ def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Genera
     if config.clean_fraction is None:
         levels = torch.randint(num_levels + 1, (count,), device=device, generator=generator)
     else:
-        noisy = torch.randint(
-            1, max(num_levels, 1) + 1, (count,), device=device, generator=generator
-        )
+        lowest = min(num_levels, 1)  # a model without levels has level 0 alone
+        noisy = torch.randint(lowest, num_levels + 1, (count,), device=device, generator=generator)
         is_clean = torch.rand(count, device=device, generator=generator) < config.clean_fraction
         levels = torch.where(is_clean, 0, noisy)
     return levels.expand(config.batch_size)
@@ -142,11 +141,12 @@ def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
 
 
 def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask) -> str:
-    """Why the likelihood of a batch is not finite, in words."""
+    """Why the likelihood of a batch, or its gradient, is not finite, in words."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             return f"the parameter {name} holds NaN or infinity"
-    for name, points in (("context", batch.context), ("target", batch.target)):
+    auxiliary = ((f"auxiliary[{f}]", points) for f, points in enumerate(batch.auxiliary))
+    for name, points in (("context", batch.context), *auxiliary, ("target", batch.target)):
         try:
             points.check(name)
         except ValueError as error:
@@ -156,6 +156,8 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask) -> str:
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs overflow"
     bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
+    if not bad:
+        return "the loss is finite but its gradient is not"
     return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
 
 

@@ -90,10 +90,10 @@ def ar_log_prob(
             memory only.
 
     Raises:
-        ValueError: If a target is masked, a number is below 1, or the model cannot take the tasks.
+        ValueError: If a target is masked or not finite, a number is below 1, or the model cannot
+            take the tasks.
     """
-    if not task.target.mask.all():
-        raise ValueError("every target of a rollout must be real, got a masked target.")
+    task.check()
     _check_positive(num_samples=num_samples, chunk_size=chunk_size)
     values = torch.zeros(task.batch_size, dtype=torch.float64, device=task.xt.device)
     passes = 0

@@ -147,7 +147,8 @@ class PointSet:
                 row, point = bad.nonzero()[0].tolist()
                 raise ValueError(
                     f"{name}.{part} must be finite at every real point, got "
-                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is missing."
+                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is "
+                    "missing, or leave it out."
                 )
 
 
@@ -159,7 +160,12 @@ class Task:
         context: The context sets, padded and masked.
         target: The target sets; every entry is real.
         pool: The true function at further uniform inputs, which the noising estimator draws its
-            auxiliary inputs from; ``None`` where the function is unknown off the targets.
+            auxiliary inputs from; every entry is real. ``None`` where the function is unknown off
+            the targets.
+
+    Raises:
+        ValueError: If the sets do not share a batch size. Their masks and values are not read, so
+            that nothing waits for a GPU; that is left to :meth:`check`.
     """
 
     context: PointSet
@@ -207,6 +213,26 @@ class Task:
         pool = None if self.pool is None else self.pool.to(*args, **kwargs)
         return Task(self.context.to(*args, **kwargs), self.target.to(*args, **kwargs), pool)
 
+    def check(self) -> None:
+        """Refuse targets and pools with padding, and values that are not finite.
+
+        Whatever makes a number of the targets or the pool does so of all entries, so it calls this.
+
+        Raises:
+            ValueError: If there is one, with its set and its place.
+        """
+        self.context.check("context")
+        for name, points in (("target", self.target), ("pool", self.pool)):
+            if points is None:
+                continue
+            if not points.mask.all():
+                row, point = (~points.mask).nonzero()[0].tolist()
+                raise ValueError(
+                    f"every {name} point must be real, got a masked one at [{row}, {point}]; leave "
+                    "it out, and give tasks with other numbers of points in batches of their own."
+                )
+            points.check(name)
+
 
 _REQUIRED_KEYS = ("xc", "yc", "xt", "yt", "mask_c")
 _POOL_KEYS = ("x_pool", "y_pool")
@@ -220,12 +246,10 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
     zeros, so that equal tasks give equal bytes. The file appears whole or not at all.
 
     Raises:
-        ValueError: If a target is masked, or a real point is NaN or infinite.
+        ValueError: If a target or a point of the pool is masked, or a real point is NaN or
+            infinite.
     """
-    if not task.target.mask.all():
-        raise ValueError("every target of a task file must be real, got a masked target.")
-    task.context.check("context")
-    task.target.check("target")
+    task.check()
     padding = ~task.context.mask.unsqueeze(-1)
     tensors = {
         "xc": task.xc.masked_fill(padding, 0.0),
@@ -235,7 +259,6 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
         "mask_c": task.context.mask,
     }
     if task.pool is not None:
-        task.pool.check("pool")
         tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
     data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
     write_atomically(path, with_sorted_header(data))
@@ -272,10 +295,7 @@ def load_tasks(path: str | os.PathLike[str]) -> Task:
             PointSet(tensors["xt"], tensors["yt"]),
             pool,
         )
-        task.context.check("context")
-        task.target.check("target")
-        if pool is not None:
-            pool.check("pool")
+        task.check()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return task

@@ -290,6 +290,17 @@ class TestErrors:
                 draw_set(2, 5, 0), num_samples=1, generator=torch.Generator()
             )
 
+    @pytest.mark.parametrize("chunk_size", [2, 256])
+    def test_all_samples_share_one_set_of_inputs(self, chunk_size: int) -> None:
+        with pytest.raises(ValueError, match=r"inputs must be one set .* got 4"):
+            self.model.sample_auxiliary(
+                self.context,
+                num_samples=4,
+                inputs=draw_set(4, 3, 1).x,
+                generator=torch.Generator(),
+                chunk_size=chunk_size,
+            )
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [

@@ -1,6 +1,7 @@
 """The likelihood estimators, against a model whose likelihood is known."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -239,9 +240,13 @@ def test_without_levels_it_is_exact(estimator: Estimator) -> None:
         assert result.forward_passes == 2
 
 
+def baseline() -> ConvCNP:
+    return ConvCNP(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
+
+
 def test_baseline_ignores_the_pool_and_the_samples() -> None:
     task = draw_task(batch_size=2)
-    model = ConvCNP(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
+    model = baseline()
     one = log_likelihood(model, task, generator=seeded(0))
     other = log_likelihood(
         model, Task(task.context, task.target), num_samples=1, generator=seeded(1)
@@ -288,9 +293,24 @@ def test_the_models_own_estimate_never_reads_the_pool() -> None:
         ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(options: dict[str, object], message: str) -> None:
+def test_wrong_arguments_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    for function in (log_likelihood, log_weights):
+        with pytest.raises(ValueError, match=message):
+            function(random_danp(), draw_task(), generator=seeded(0), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": "best"}, "estimator must be .* got 'best'"),
+        ({"auxiliary_inputs": "grid"}, "auxiliary_inputs must be .* got 'grid'"),
+        ({"num_samples": 0}, "num_samples must be >= 1 .* got 0"),
+        ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
+    ],
+)
+def test_a_baseline_refuses_them_too(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        log_likelihood(random_danp(), draw_task(), generator=seeded(0), **options)  # type: ignore[arg-type]
+        log_likelihood(baseline(), draw_task(), generator=seeded(0), **options)
 
 
 def test_wrong_tasks_are_refused_by_name() -> None:
@@ -308,6 +328,25 @@ def test_wrong_tasks_are_refused_by_name() -> None:
         )
     with pytest.raises(ValueError, match="dtype"):
         log_likelihood(model, task.to(torch.float32), generator=seeded(0))
-    missing = PointSet(task.xt, task.yt * float("nan"))
-    with pytest.raises(ValueError, match=r"target\.y must be finite"):
-        log_likelihood(model, Task(task.context, missing, task.pool), generator=seeded(0))
+    y = task.yt.clone()
+    y[0, 2] = torch.nan
+    missing = Task(task.context, PointSet(task.xt, y), task.pool)
+    for one in (model, baseline()):
+        with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[0, 2\]"):
+            log_likelihood(one, missing, generator=seeded(0))
+
+
+@pytest.mark.parametrize("hidden", ["target", "pool"])
+@pytest.mark.parametrize("value", [9.0, float("nan")])
+def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
+    task = draw_task()
+    points = getattr(task, hidden)
+    padding = PointSet(points.x[:, :2], torch.full((1, 2, 1), value, dtype=torch.float64))
+    padded = points.concat(padding.masked_where(False))
+    task = replace(task, **{hidden: padded})
+    place = rf"every {hidden} point must be real, got a masked one at \[0, {points.num_points}\]"
+    for model in (random_danp(), baseline()):
+        with pytest.raises(ValueError, match=place):
+            log_likelihood(model, task, generator=seeded(0))
+    with pytest.raises(ValueError, match=place):
+        log_weights(random_danp(), task, generator=seeded(0))

@@ -30,7 +30,7 @@ from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
 from danp_lib.oracle import GaussianProcessOracle
 from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP, ar_log_prob
-from danp_lib.tasks import Task
+from danp_lib.tasks import PointSet, Task
 
 # Variances near 1, so that a fresh network's likelihoods do not underflow.
 SMALL = {
@@ -188,8 +188,35 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
         evaluate_task(model, tasks, estimator="both", num_samples=2, generator=seeded(0))
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
-    with pytest.raises(ValueError, match="must be finite, got nan for a task with 0 context"):
+    with pytest.raises(ValueError, match="mean must be finite, got nan"):
         evaluate(model, tasks, generator=seeded(0))
+
+
+@pytest.mark.parametrize("kind", ["convcnp", "danp", "oracle"])
+def test_masked_targets_are_refused(kind: str, tasks: Task) -> None:
+    models = {
+        "convcnp": ConvCNP(config(0)),
+        "danp": build_danp(),
+        "oracle": GaussianProcessOracle(),
+    }
+    model: Any = models[kind]
+    mask = tasks.target.mask.clone()
+    mask[2, 7] = False
+    padded = replace(tasks, target=PointSet(tasks.xt, tasks.yt, mask))
+    with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
+        evaluate(model, padded, num_samples=2, generator=seeded(0))
+    with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
+        evaluate_task(model, padded[2], estimator="both", num_samples=2, generator=seeded(0))
+
+
+class NoDensity(GaussianProcessOracle):
+    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
+        return torch.full((1,), -math.inf)
+
+
+def test_a_task_of_no_density_is_refused(tasks: Task) -> None:
+    with pytest.raises(ValueError, match="must be finite, got -inf for a task with 0 context"):
+        evaluate(NoDensity(), tasks, generator=seeded(0))
 
 
 # Scores of the marginals

@@ -33,7 +33,7 @@ from danp_lib.oracle import (
 )
 from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP
-from danp_lib.tasks import Task
+from danp_lib.tasks import PointSet, Task
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -62,6 +62,26 @@ def same_weights() -> Iterator[None]:
 def tasks() -> Task:
     """Four benchmark tasks, with 0, 5, 10 and 15 context points."""
     return benchmark_tasks("gp")[torch.arange(0, 200, 50)]
+
+
+@pytest.mark.parametrize("value", [9.0, float("nan")])
+def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
+    mask, y = tasks.target.mask.clone(), tasks.yt.clone()
+    mask[2, 7], y[2, 7] = False, value
+    padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
+    for model in (ConvGNP(config(2)), GaussianProcessOracle()):
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
+            score_marginals(model, padded, generator=seeded(0))
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
+            score_task(model, padded[2], num_samples=1, generator=seeded(0))
+
+
+def test_a_missing_target_is_refused(tasks: Task) -> None:
+    y = tasks.yt.clone()
+    y[1, 4] = torch.nan
+    missing = replace(tasks, target=PointSet(tasks.xt, y))
+    with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[1, 4\]"):
+        score_marginals(ConvGNP(config(2)), missing, generator=seeded(0))
 
 
 def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:

@@ -206,6 +206,31 @@ class TestLowRankNormal:
         with pytest.raises(ValueError, match="the covariance must be positive definite"):
             broken.log_prob(values(2))
 
+    @pytest.mark.parametrize("variance", [-1.0, 0.0, math.nan, math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_variance_that_is_none_is_refused_at_any_rank(
+        self, rank: int, variance: float
+    ) -> None:
+        made = normal(rank=rank)
+        made.diagonal[1, 3] = variance
+        with pytest.raises(ValueError, match=rf"variance positive and finite, got {variance}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("mean", [math.nan, -math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_mean_that_is_not_finite_is_refused(self, rank: int, mean: float) -> None:
+        made = normal(rank=rank)
+        made.loc[1, 3] = mean
+        with pytest.raises(ValueError, match=rf"mean must be finite, got {mean}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_without_checks_nothing_is_refused(self, rank: int) -> None:
+        made, y = normal(rank=rank), values(2)
+        assert torch.equal(made.log_prob_unchecked(y), made.log_prob(y))
+        made.loc[1, 3] = math.nan
+        assert made.log_prob_unchecked(y).isnan().tolist() == [False, True]
+
 
 class TestDiagonalNormal:
     def test_it_is_independent_normals(self) -> None:
@@ -283,8 +308,39 @@ class TestMixture:
 
     def test_a_value_that_is_no_set_of_outputs_is_refused(self) -> None:
         made = mixture(seed=0)
-        with pytest.raises(ValueError, match=r"must have shape \(\.\.\., points, 1\), got \(\)"):
-            made.cdf(torch.tensor(0.5))
+        for function in (made.cdf, made.icdf):
+            with pytest.raises(ValueError, match=r"shape \(\.\.\., points, 1\), got \(5,\)"):
+                function(torch.full((5,), 0.5))
+        for shape in [(), (5,), (2, 4, 1)]:
+            with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., 5, 1\)"):
+                made.log_prob(torch.zeros(shape))
+
+    def test_one_number_stands_for_every_output(self) -> None:
+        made = mixture(seed=0)
+        everywhere = torch.full((2, 5, 1), 0.3, dtype=torch.float64)
+        for number in (0.3, torch.tensor(0.3, dtype=torch.float64)):
+            assert torch.equal(made.cdf(number), made.cdf(everywhere))
+            assert torch.equal(made.icdf(number), made.icdf(everywhere))
+        assert torch.equal(made.icdf(0.3), made.quantile(0.3))
+
+    def test_every_output_can_have_a_level_of_its_own(self) -> None:
+        made = mixture(seed=0)
+        levels = torch.linspace(0.1, 0.9, 10, dtype=torch.float64).reshape(2, 5, 1)
+        torch.testing.assert_close(made.cdf(made.icdf(levels)), levels, rtol=1e-9, atol=1e-12)
+        alone = Mixture(torch.zeros(2, 1), made.components[:, :1])
+        expected = made.components[:, 0].icdf(levels)
+        torch.testing.assert_close(alone.icdf(levels), expected)
+        assert made.icdf(0.0).tolist() == torch.full((2, 5, 1), -math.inf).tolist()
+        assert made.icdf(1.0).tolist() == torch.full((2, 5, 1), math.inf).tolist()
+
+    @pytest.mark.parametrize("batch", [(), (2,)])
+    def test_no_samples_are_an_empty_tensor(self, batch: tuple[int, ...]) -> None:
+        made = mixture(batch)
+        for shape in [(0,), (3, 0)]:
+            sample = made.sample(shape, generator=rng())
+            expected = normal(batch).sample(shape, generator=rng())
+            assert sample.shape == expected.shape == (*shape, *batch, 5, 1)
+            assert sample.dtype == expected.dtype
 
     def test_quantiles_between_two_far_components(self) -> None:
         mean = torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1)

@@ -272,6 +272,10 @@ class TestMasks:
     def test_a_level_that_is_none_is_refused(self, level: int) -> None:
         with pytest.raises(ValueError, match=r"level must lie in 0\.\.3"):
             self.augmented().masked(level)
+        with pytest.raises(
+            ValueError, match=rf"level must lie in 0\.\.3, got \[0, 1, {level}, 3\]"
+        ):
+            self.augmented().masked(torch.tensor([0, 1, level, 3]))
 
     def test_padding_stays_masked(self) -> None:
         mask = torch.tensor([[True, False]])

@@ -1,6 +1,7 @@
 """Batches, the likelihood that training maximizes, and what is said when it fails."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from danp_lib.convnp import ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.generators import Sawtooth
+from danp_lib.likelihoods import LowRankNormal
 from danp_lib.noising import sample_augmented_task
 from danp_lib.objective import (
     BatchConfig,
@@ -47,6 +49,18 @@ def test_the_clean_fraction_is_the_share_of_level_zero_and_the_rest_is_even() ->
     draws = torch.cat([draw_levels(2, config, generator=g) for _ in range(4000)])
     shares = draws.bincount(minlength=3) / 4000
     assert shares.tolist() == pytest.approx([0.5, 0.25, 0.25], abs=4 * (0.25 / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize("level_per", ["batch", "task"])
+@pytest.mark.parametrize("clean_fraction", [None, 0.5])
+def test_a_model_without_levels_has_level_zero_alone(
+    clean_fraction: float | None, level_per: Literal["batch", "task"]
+) -> None:
+    g = seeded()
+    config = BatchConfig(batch_size=16, clean_fraction=clean_fraction, level_per=level_per)
+    for _ in range(8):
+        assert (draw_levels(0, config, generator=g) == 0).all()
+        assert draw_batch(tiny_danp(0), Sawtooth(), config, generator=g).target.batch_size == 16
 
 
 def test_levels_differ_within_a_batch_where_they_are_drawn_per_task() -> None:
@@ -117,12 +131,40 @@ def test_the_cause_of_a_failure_is_named() -> None:
     model = tiny_danp()
     config = BatchConfig(batch_size=2)
     batch = draw_batch(model, Sawtooth(), config, generator=seeded())
-    assert "not positive definite" in cause_of_failure(model, batch)  # nothing else is wrong
+    # Where nothing else is wrong, only the gradient is left.
+    assert cause_of_failure(model, batch) == "the loss is finite but its gradient is not"
     batch.target.y[1, 3] = torch.nan
     assert "bad data: target.y must be finite" in cause_of_failure(model, batch)
     with torch.no_grad():
         model.core.encoder.log_scale[0] = torch.nan
     assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: int) -> None:
+    model, config = tiny_danp(), BatchConfig(batch_size=2)
+    levels = torch.full((2,), level)
+    batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=seeded())
+    batch.auxiliary[0].y[1, 3] = torch.nan
+    cause = cause_of_failure(model, batch)
+    seen = r"bad data: auxiliary[0].y must be finite at every real point, got [nan] at [1, 3]"
+    assert (seen in cause) == (level == 0)
+
+
+def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build_model("convgnp", TINY, seed=0)
+    assert isinstance(model, ConvGNP)
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=3), generator=seeded())
+    made = model.predict(batch.context, batch.target.x)
+    sign = torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1)
+    # The factor outweighs the diagonal, so that the marginal variances stay positive.
+    broken = LowRankNormal(made.mean, sign * made.diagonal, torch.ones_like(made.factor))
+    assert (broken.variance > 0).all()
+    assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
+    monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
+    assert "not positive definite in tasks [1] of the batch" in cause_of_failure(model, batch)
 
 
 def test_without_a_knee_the_loss_is_minus_the_mean() -> None:

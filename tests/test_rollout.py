@@ -199,5 +199,18 @@ def test_wrong_arguments_are_refused_by_name(task: Task) -> None:
     with pytest.raises(ValueError, match="xt must lie in the model's domain"):
         ar_sample(model, task.context, task.xt + 5, num_samples=1, generator=seeded(0))
     hidden = Task(task.context, task.target.masked_where(torch.tensor([True, False, True])))
-    with pytest.raises(ValueError, match="every target of a rollout must be real"):
+    with pytest.raises(ValueError, match=r"every target point must be real, .* at \[1, 0\]"):
         ar_log_prob(model, hidden, generator=seeded(0))
+
+
+@pytest.mark.parametrize("num_targets", [1, 6])
+def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
+    task: Task, num_targets: int
+) -> None:
+    y = task.yt[:, :num_targets].clone()
+    y[2, num_targets - 1] = math.nan
+    missing = Task(task.context, PointSet(task.xt[:, :num_targets], y))
+    for seed in range(4):
+        place = rf"target\.y must be finite .* at \[2, {num_targets - 1}\]"
+        with pytest.raises(ValueError, match=place):
+            ar_log_prob(build(ConvCNP), missing, generator=seeded(seed))

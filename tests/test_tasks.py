@@ -127,6 +127,25 @@ class TestTask:
         with pytest.raises(ValueError, match=r"share a batch size.*'context': 3, 'target': 2"):
             Task(points(3), points(2))
 
+    @pytest.mark.parametrize("name", ["target", "pool"])
+    def test_a_check_refuses_padding_of_all_but_the_context(self, name: str) -> None:
+        task = tasks()
+        assert not task.context.mask.all()
+        task.check()
+        tasks(pool_size=0).check()
+        getattr(task, name).mask[3, 2] = False
+        with pytest.raises(ValueError, match=rf"{name} point must be real, .* at \[3, 2\]"):
+            task.check()
+
+    @pytest.mark.parametrize("name", ["context", "target", "pool"])
+    def test_a_check_refuses_values_that_are_not_finite(self, name: str) -> None:
+        task = tasks()
+        points = getattr(task, name)
+        row = int(points.mask[:, 0].nonzero()[-1])
+        points.y[row, 0] = math.inf
+        with pytest.raises(ValueError, match=rf"{name}\.y must be finite .* \[inf\] at \[{row}, 0"):
+            task.check()
+
 
 class TestTaskFiles:
     @pytest.mark.parametrize("pool_size", [0, 6])
@@ -169,8 +188,10 @@ class TestTaskFiles:
         path = tmp_path / "t.safetensors"
         task = tasks()
         hidden = PointSet(task.xt, task.yt, torch.zeros(task.yt.shape[:2], dtype=torch.bool))
-        with pytest.raises(ValueError, match="masked target"):
+        with pytest.raises(ValueError, match="every target point must be real"):
             save_tasks(path, Task(task.context, hidden), metadata={})
+        with pytest.raises(ValueError, match="every pool point must be real"):
+            save_tasks(path, Task(task.context, task.target, hidden), metadata={})
         task.yt[0, 0] = math.nan
         with pytest.raises(ValueError, match=r"target\.y must be finite"):
             save_tasks(path, task, metadata={})
