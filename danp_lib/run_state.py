@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from danp_lib.configuration import to_dict
@@ -175,16 +175,21 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
         Its records up to the step that it goes on from.
 
     Raises:
-        ValueError: If the folder holds a run of another model or configuration, or the run has a
-            configuration that cannot be saved.
+        ValueError: If the folder holds a run of another model or configuration, its file is
+            damaged, or the run has a configuration that cannot be saved.
     """
     state.description_text()  # Before the work that could not be saved.
     path = folder / "state.safetensors"
     if not path.exists():
         return []
-    with safe_open(path, framework="pt") as stored:
-        metadata = stored.metadata()
-        tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata()
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file: {error}; remove it to start anew."
+        ) from error
     there, here = (
         dict(_leaves(d)) for d in (json.loads(metadata["description"]), state.description())
     )

@@ -164,6 +164,14 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
             train(model, task_generator, run, folder=tmp_path, progress=False)
 
 
+def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"state\.safetensors is not a whole .*remove it to start"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
 SINGLE: Any = np.float32(0.25)
 
 
