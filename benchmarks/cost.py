@@ -44,15 +44,15 @@ FEWEST_ROUNDS = 3
 
 def load_model(kind: str) -> tuple[Any, dict[str, Any]]:
     """The trained sawtooth model, or the recipe's with fresh weights, and which of them it is."""
-    name, fast = f"{kind}-sawtooth", recipe("fast", model=kind, dataset="sawtooth")
-    model, weights = fast.build_model().eval(), None
+    name = f"{kind}-sawtooth"
+    model: Any
     try:
-        trained = load_pretrained(name)
+        path = pretrained_path(name)
     except FileNotFoundError:
-        pass
+        fresh = recipe("fast", model=kind, dataset="sawtooth").build_model()
+        model, weights = fresh.eval(), None
     else:
-        if trained.config == model.config:
-            model, weights = trained, sha256(pretrained_path(name))
+        model, weights = load_pretrained(name), sha256(path)
     about = {
         "name": name,
         "weights": weights,
@@ -168,7 +168,7 @@ def measure(
                     "danp": None,
                 }
                 row |= {name: {"passes": passes[name]} for name in taken}
-                if rounds:
+                if rounds and taken:
                     longest = sum(times[0] for times in warm_up.values())
                     repeats = max(FEWEST_ROUNDS, min(rounds, int(seconds / longest)))
                     for name, times in in_turns(taken, repeats, warm_up=0).items():
@@ -178,7 +178,9 @@ def measure(
     return rows
 
 
-def crossover(rows: Sequence[Mapping[str, Any]], quantity: str, num_samples: int) -> dict[str, Any]:
+def crossover(
+    rows: Sequence[Mapping[str, Any]], quantity: str, num_samples: int
+) -> dict[str, Any] | None:
     """The N_t from which on the DANP is faster, between two that were measured.
 
     The ratio of the medians is interpolated linearly, both it and N_t on a logarithmic scale.
@@ -186,15 +188,16 @@ def crossover(rows: Sequence[Mapping[str, Any]], quantity: str, num_samples: int
     Returns:
         ``seconds``, that N_t, ``None`` where the order does not change; ``faster``, the model that
         is faster at every N_t where both were measured, else ``None``; ``passes``, the N_t at which
-        both take the same number of passes.
+        both take the same number of passes. ``None`` where no row has timings of both.
     """
     found = [
         (row["num_targets"], row["ar-convcnp"], row["danp"])
         for row in rows
         if (row["quantity"], row["num_samples"]) == (quantity, num_samples)
-        and row["ar-convcnp"]
-        and row["danp"]
+        and all("seconds" in (row[name] or {}) for name in ("ar-convcnp", "danp"))
     ]
+    if not found:
+        return None
     points = [
         (math.log(n), math.log(ar["seconds"]["median"] / danp["seconds"]["median"]))
         for n, ar, danp in found
@@ -262,7 +265,8 @@ def main() -> None:
         most_passes=arguments.most_passes,
     )
     sizes = arguments.num_samples
-    crossovers = [crossover(rows, q, s) for q in ("samples", "density") for s in sizes]
+    places = [crossover(rows, q, s) for q in ("samples", "density") for s in sizes]
+    crossovers = [found for found in places if found is not None]
     for found in crossovers:
         print(found)
     results = {

@@ -82,17 +82,25 @@ def save_checkpoint(
     Args:
         path: The file, by custom ``.safetensors``.
         model: A model of a registered class, on any device.
-        task_generator: The prior that it was trained on.
+        task_generator: The prior that it was trained on, where it is one of
+            :data:`~danp_lib.generators.GENERATORS`.
         provenance: Further fields, to be kept as JSON.
 
     Raises:
-        ValueError: If the model's class is not registered, or a weight is not a finite float32.
+        ValueError: If the model's class is not registered, the prior is another, or a weight is not
+            a finite float32.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
         raise ValueError(
             f"model must be of a registered class ({', '.join(MODELS)}), got "
             f"{type(model).__name__} with the name {name!r}."
+        )
+    if task_generator is not None and task_generator.name not in GENERATORS:
+        raise ValueError(
+            f"task_generator must be one of {', '.join(GENERATORS)}, which a checkpoint can be "
+            f"loaded with, got {task_generator.name!r}; leave it out, and say in the provenance "
+            "what the model was trained on."
         )
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     for key, value in tensors.items():

@@ -54,8 +54,17 @@ app = typer.Typer(
 Checkpoint = Annotated[
     str, typer.Argument(help="A checkpoint's file, or the name of a pretrained model.")
 ]
+
+
+def _check_seed(seed: int) -> int:
+    # What a torch.Generator takes. A range of typer's would fill the help with these numbers.
+    if not -(2**63) <= seed < 2**64:
+        raise typer.BadParameter(f"{seed} is not in the range from -2**63 to 2**64 - 1.")
+    return seed
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
 
 
 def _print_version(wanted: bool) -> None:
@@ -93,7 +102,9 @@ def train(
     ],
     recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
     steps: Annotated[int | None, typer.Option(help="Updates; the recipe's if left out.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and the tasks.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the weights and the tasks.", callback=_check_seed)
+    ] = 0,
     levels: Annotated[
         int | None,
         typer.Option(help="F of a DANP; the paper's Table 2 if left out."),

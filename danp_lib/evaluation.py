@@ -145,10 +145,11 @@ def evaluate(
         progress: Show a progress bar on the standard error.
 
     Raises:
-        ValueError: If an argument is not one of its choices, the model cannot take a task, or a
-            likelihood is not a number.
+        ValueError: If an argument is not one of its choices, there is no target, the model cannot
+            take a task, or a likelihood is not a number.
     """
     task.check()
+    _check_targets(task)
     streams = spawn(generator, task.batch_size)
     records = [
         evaluate_task(
@@ -176,13 +177,14 @@ def evaluate_task(
     """Evaluate a model on one task; see :func:`evaluate`.
 
     Raises:
-        ValueError: As :func:`evaluate`, or if there is more than one task.
+        ValueError: As :func:`evaluate`, or if there is more than one task, or no target.
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     task.check()
+    _check_targets(task)
     start = time.perf_counter()
     sampled = isinstance(model, DANP) and model.num_levels > 0
     used, size, passes = "exact", None if sampled else 1.0, 0
@@ -221,3 +223,8 @@ def evaluate_task(
         forward_passes=passes,
         seconds=time.perf_counter() - start,
     )
+
+
+def _check_targets(task: Task) -> None:
+    if task.target.num_points == 0:
+        raise ValueError("task must have at least one target to score, got none.")

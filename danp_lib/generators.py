@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -36,6 +37,13 @@ def check_sizes(
             f"{batch_size}, {num_targets} and {pool_size}."
         )
     return low, high
+
+
+def _check_frequency(frequency: tuple[float, float]) -> None:
+    if not 0.0 < frequency[0] <= frequency[1]:
+        raise ValueError(
+            f"frequency must be (lower, upper) with 0 < lower <= upper, got {frequency}."
+        )
 
 
 @dataclass(frozen=True)
@@ -171,6 +179,10 @@ class Sawtooth(TaskGenerator):
 
     frequency: tuple[float, float] = (2.0, 4.0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_frequency(self.frequency)
+
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,6 +216,10 @@ class SquareWave(TaskGenerator):
     name: ClassVar[str] = "square"
 
     frequency: tuple[float, float] = (1.0, 3.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_frequency(self.frequency)
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
@@ -239,6 +255,12 @@ class GaussianProcess(TaskGenerator):
     length_scale: float = 0.25
     jitter: float = 1e-8
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("length_scale", "jitter"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+
     def kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The kernel matrix ``(batch, n1, n2)`` of inputs ``(batch, n, dim_x)``, without jitter."""
         # In place: these matrices are large, and their traffic is most of a task's cost.
@@ -246,16 +268,25 @@ class GaussianProcess(TaskGenerator):
         return squared.mul_(-0.5 / self.length_scale**2).exp_()
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """See the base class."""
+        """See the base class; on a GPU, a function whose covariance has no factor is NaN.
+
+        Raises:
+            ValueError: On a CPU, if a covariance is not positive definite in float64.
+        """
         x = x.double()
         covariance = self.kernel(x, x)
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.jitter)
-        # check_errors would wait for the device; a failed factor is NaN, which training reports.
-        factor = torch.linalg.cholesky_ex(covariance).L
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        if info.device.type == "cpu" and info.any():
+            raise ValueError(
+                f"jitter must make the covariance of {x.shape[1]} inputs positive definite in "
+                f"float64, got {self.jitter}, with which it is not; the default is 1e-8."
+            )
         eps = torch.randn(
             (*x.shape[:2], 1), dtype=x.dtype, device=generator.device, generator=generator
         )
-        return factor @ eps
+        # A failed factor is finite. To look would wait for a GPU; training reports the NaN.
+        return (factor @ eps).masked_fill_((info != 0)[:, None, None], math.nan)
 
 
 GENERATORS: dict[str, type[TaskGenerator]] = {

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
     """A table of functions that were observed at the same inputs; what is NaN is masked out.
 
     Args:
-        x: Inputs, numbers or dates in increasing order, ``(points,)``; dates become years.
+        x: Inputs, numbers or dates in increasing order, ``(points,)``; dates become years, and
+            times with a zone are taken in UTC.
         y: Outputs, ``(points,)`` for one function or ``(functions, points)``.
 
     Returns:
@@ -169,7 +171,12 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[tuple[str, list[str
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
     """Inputs as finite numbers."""
-    labels = np.asarray(x)
+    labels = _dates(np.asarray(x))
+    if np.issubdtype(labels.dtype, np.timedelta64):
+        raise ValueError(
+            f"x must be numbers or dates, got {labels.dtype}; divide it by a unit, as in "
+            "x / numpy.timedelta64(1, 'D')."
+        )
     if np.issubdtype(labels.dtype, np.datetime64):
         seconds = labels.astype("datetime64[us]").astype(np.float64) / 1e6
         seconds[np.isnat(labels)] = math.nan
@@ -188,6 +195,28 @@ def _inputs(x: ArrayLike) -> NDArray[np.float64]:
             "missing, its x may not."
         )
     return numbers
+
+
+def _dates(labels: NDArray[Any]) -> NDArray[Any]:
+    """Dates and spans of time that NumPy keeps as objects, as its own; what else there is, as is.
+
+    A time with a zone becomes that of UTC.
+    """
+    if labels.dtype != object or not labels.size:
+        return labels
+    items = labels.ravel().tolist()
+    if all(isinstance(item, (timedelta, np.timedelta64)) for item in items):
+        return labels.astype("timedelta64[us]")
+    if not all(isinstance(item, (date, np.datetime64)) for item in items):
+        return labels
+    return np.array([_without_zone(item) for item in items], "datetime64[us]").reshape(labels.shape)
+
+
+def _without_zone(item: date | np.datetime64) -> date | np.datetime64:
+    if isinstance(item, datetime) and item.tzinfo is not None:
+        return item.astimezone(UTC).replace(tzinfo=None)
+    # The NaT of pandas is a date that NumPy cannot read.
+    return item if item == item else np.datetime64("NaT")
 
 
 def _outputs(y: ArrayLike) -> NDArray[np.float64]:
@@ -218,9 +247,9 @@ def _value(cell: str, column: str, where: str) -> float:
 
 def _date(cell: str, column: str, where: str) -> np.datetime64:
     with suppress(ValueError):
-        date = np.datetime64(cell, "us")
-        if not np.isnat(date):
-            return date
+        parsed = np.datetime64(cell, "us")
+        if not np.isnat(parsed):
+            return parsed
     raise ValueError(
         f"{where}: {column} must be a number in every line, or a date such as 1958-03-29 in "
         f"every line, got {cell!r}."

@@ -1,6 +1,7 @@
-"""Exact predictives of the three families of tasks: the most that any model can reach.
+"""Exact predictives of the three families of tasks: given the models' variance floor.
 
-Each is limited as the models are: no predictive variance below the floor.
+No predictive variance is below that floor. A model can reach a little more on the Gaussian process;
+see :class:`~danp_lib.oracle_gp.GaussianProcessOracle`.
 """
 
 from __future__ import annotations

@@ -71,9 +71,10 @@ def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> M
     classes = {"danp": DANP, "convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}
     if name not in classes:
         raise ValueError(f"model must be one of {', '.join(classes)}, got {name!r}.")
-    # PyTorch's layers draw their weights from the global generator only.
+    # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
+    # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if name == "danp" and isinstance(config, DANPConfig):
             return DANP(config)
         if name != "danp" and isinstance(config, ConvNPConfig):

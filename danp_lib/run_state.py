@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from danp_lib.configuration import to_dict
@@ -69,9 +70,18 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "log_every", "validate_every", "num_validation_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
+        for name, least in (
+            ("num_steps", 1),
+            ("warmup_steps", 0),
+            ("jitter_steps", 0),
+            ("log_every", 1),
+            ("validate_every", 1),
+            ("num_validation_batches", 1),
+        ):
+            if not isinstance(getattr(self, name), Integral):
+                raise ValueError(f"{name} must be an integer, got {getattr(self, name)!r}.")
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
         for name in ("learning_rate", "muon_learning_rate"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
@@ -124,6 +134,22 @@ class RunState:
             "training": to_dict(self.config),
         }
 
+    def description_text(self) -> str:
+        """The same as JSON, by which a folder knows its run.
+
+        Raises:
+            ValueError: If a value is none of JSON's, such as a NumPy float32, with its name.
+        """
+        for name, value in _leaves(self.description()):
+            try:
+                json.dumps(value)
+            except TypeError as error:
+                raise ValueError(
+                    f"{name} must hold plain numbers and text, which can be saved, got {value!r}; "
+                    "convert it, as in float(x) or int(x)."
+                ) from error
+        return json.dumps(self.description(), sort_keys=True)
+
 
 def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
     """Write ``state.safetensors`` and ``log.jsonl`` to a folder, each whole or not at all."""
@@ -132,7 +158,7 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
     tensors |= {f"optimizer.{k}": v for k, v in state.optimizer.state_tensors().items()}
     tensors["generator"] = state.generator.get_state()
     metadata = {
-        "description": json.dumps(state.description(), sort_keys=True),
+        "description": state.description_text(),
         "step": str(state.step),
         "minutes": str(state.minutes),
     }
@@ -149,14 +175,21 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
         Its records up to the step that it goes on from.
 
     Raises:
-        ValueError: If the folder holds a run of another model or configuration.
+        ValueError: If the folder holds a run of another model or configuration, its file is
+            damaged, or the run has a configuration that cannot be saved.
     """
+    state.description_text()  # Before the work that could not be saved.
     path = folder / "state.safetensors"
     if not path.exists():
         return []
-    with safe_open(path, framework="pt") as stored:
-        metadata = stored.metadata()
-        tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata()
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file: {error}; remove it to start anew."
+        ) from error
     there, here = (
         dict(_leaves(d)) for d in (json.loads(metadata["description"]), state.description())
     )

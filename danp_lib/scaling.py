@@ -72,10 +72,10 @@ class Scaling:
                 f"{(low, high)} and {domain}."
             )
         x_unit = (high - low) / (domain[1] - domain[0])
-        spread = float(y.std(correction=0))
-        if not spread > 0.0:
+        # Rounding makes the standard deviation of equal numbers tiny, not zero.
+        if not y.max() > y.min():
             raise ValueError(f"the y of table must differ, but all {y.numel()} are {float(y[0])}.")
-        return cls(low - x_unit * domain[0], x_unit, float(y.mean()), spread)
+        return cls(low - x_unit * domain[0], x_unit, float(y.mean()), float(y.std(correction=0)))
 
     def inputs(self, x: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """The model's x of the data's x, any shape."""

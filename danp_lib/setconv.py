@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +92,9 @@ def _weighted_sum(
         x2: ``(batch or 1, n2, dim_x)``.
         log_scale: Logarithm of the length scale, a scalar.
         contract: Linear function of the weights ``(batch, n1, n2)``.
+
+    Raises:
+        RuntimeError: In a second derivative that goes back to the length scale.
     """
     along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
     squared = reduce(add, ((a.unsqueeze(-1) - b.unsqueeze(-2)).square() for a, b in along_axes))
@@ -105,7 +109,38 @@ def _weighted_sum(
     # That costs half of what a gradient for every weight does. The factor below is zero.
     with torch.no_grad():
         slope = contract(weights * exponent) * -2.0
-    return result + slope * (log_scale - log_scale.detach())
+    total = result + slope * (log_scale - log_scale.detach())
+    # A compiled backward has no second derivatives anyway.
+    if not torch.compiler.is_compiling():
+        total.register_hook(partial(_refuse_second_derivative, log_scale))
+    return total
+
+
+class _NoDerivative(torch.autograd.Function):
+    """Zero, with an error for a derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(log_scale: Tensor) -> Tensor:
+        return torch.zeros_like(log_scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError(
+            "a SetConv has first derivatives by its length scale only; for second derivatives by "
+            "others, freeze log_scale with requires_grad_(False), or name them as the inputs of "
+            "torch.autograd.grad."
+        )
+
+
+def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | None:
+    """Make the gradient of a weighted sum depend on the length scale, as far as errors go."""
+    return gradient + _NoDerivative.apply(log_scale) if torch.is_grad_enabled() else None
 
 
 class SetConvEncoder(nn.Module):

@@ -89,7 +89,8 @@ def train(
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
-        ValueError: If the folder holds a run of another model or configuration.
+        ValueError: If the folder holds a run of another model or configuration, its file is
+            damaged, or the run has a configuration that cannot be saved there.
     """
     device = next(model.parameters()).device
     generator = torch.Generator(device=device).manual_seed(config.seed)

@@ -33,6 +33,7 @@ from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.files import split_header
 from danp_lib.generators import GaussianProcess, Sawtooth
+from danp_lib.observations import Observations
 from danp_lib.rollout import ARConvCNP
 from danp_lib.tasks import PointSet
 
@@ -265,6 +266,14 @@ def test_only_registered_classes_are_saved(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"registered class .* got Own with the name 'convcnp'"):
         save_checkpoint(tmp_path / "m", Own(replace(TINY, rank=0)))
+
+
+def test_a_prior_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    x = torch.linspace(-1.0, 1.0, 3).reshape(1, 3, 1)
+    observed = Observations(table=PointSet(x, x))
+    with pytest.raises(ValueError, match=r"must be one of sawtooth.* got 'observations'; leave it"):
+        save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=observed)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_registered_class_is_loaded_by_its_name(

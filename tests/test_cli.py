@@ -117,6 +117,10 @@ def test_help_explains_and_gives_an_example(command: str) -> None:
         (["info", "danp-gp", "--model", "danp"], "info takes a checkpoint, or --model"),
         (["info", "danp-sine"], "'danp-sine' is neither a file nor the name of a pretrained model"),
         (["info", "--model", "cnp", "--dataset", "gp"], "model must be one of danp, .*got 'cnp'"),
+        (
+            ["evaluate", "x", "--tasks", "y", "--seed", str(2**64)],
+            "'--seed': 18446744073709551616 ",
+        ),
         (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "one of model, .* got 'best'"),
         (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device must be cpu, cuda or"),
         (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "CUDA devices, got 'cuda:99'"),
@@ -233,6 +237,11 @@ def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here
     )
     line = refused("evaluate", checkpoints["danp"], "--tasks", checkpoints["danp"])
     assert "must hold xc, yc, xt, yt" in line
+    generator = torch.Generator().manual_seed(0)
+    nothing = Sawtooth().sample_task(1, num_targets=0, generator=generator)
+    save_tasks(here / "t", nothing, metadata={})
+    line = refused("evaluate", checkpoints["danp"], "--tasks", here / "t")
+    assert "task must have at least one target to score, got none" in line
     assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
 
 
@@ -560,6 +569,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tiny: Path, monkeypatch: pytest.Mo
         (["--recipe", "slow"], "recipe must be one of paper, fast"),
         (["--model", "convcnp", "--levels", "2"], "num_levels is for a danp"),
         (["--levels", "0"], "num_levels must be >= 1"),
+        (["--seed", str(-(2**63) - 1)], "Invalid value for '--seed': -9223372036854775809 is not"),
         (["--steps", "-1"], "num_steps must be >= 1"),
         (["--max-minutes", "0"], "max-minutes must be positive, got 0"),
         (["--threads", "0"], "threads must be >= 1, got 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from danp_lib.benchmark import sha256
+from danp_lib.checkpoint import load_checkpoint, save_checkpoint
 from danp_lib.convnp import ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.rollout import ARConvCNP
@@ -109,3 +112,33 @@ def test_the_models_are_the_recipes(cost: Any) -> None:
         assert about["configuration"].get("num_levels") == levels
         assert about["parameters"] > 100_000
         assert not model.training
+
+
+def test_a_trained_model_is_taken_whatever_its_configuration(
+    cost: Any, models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "danp-sawtooth.safetensors"
+    save_checkpoint(path, models["danp"])
+    monkeypatch.setattr(cost, "pretrained_path", lambda name: path)
+    monkeypatch.setattr(cost, "load_pretrained", lambda name: load_checkpoint(path))
+    model, about = cost.load_model("danp")
+    assert model.config == models["danp"].config
+    assert about["weights"] == sha256(path)
+
+
+@pytest.mark.parametrize("options", [["--rounds", "0"], ["--most-passes", "1"]])
+def test_a_run_without_timings_is_saved_without_crossovers(
+    cost: Any,
+    models: dict[str, Any],
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cost, "load_model", lambda kind: (models[kind], {}))
+    sizes = ["--num-targets", "2", "--num-samples", "1"]
+    threads = ["--threads", str(torch.get_num_threads())]
+    monkeypatch.setattr("sys.argv", ["cost.py", *sizes, *threads, *options, "--out", str(tmp_path)])
+    cost.main()
+    saved = json.loads((tmp_path / "cost.json").read_text())
+    assert saved["crossovers"] == []
+    assert len(saved["rows"]) == 2

@@ -186,6 +186,11 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
         evaluate(model, tasks, estimator="exact", generator=seeded(0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a batch of one, got 4"):
         evaluate_task(model, tasks, estimator="both", num_samples=2, generator=seeded(0))
+    nothing = Task(tasks[0].context, PointSet(tasks[0].xt[:, :0], tasks[0].yt[:, :0]))
+    with pytest.raises(ValueError, match="task must have at least one target to score, got none"):
+        evaluate(model, nothing, generator=seeded(0))
+    with pytest.raises(ValueError, match="task must have at least one target to score, got none"):
+        evaluate_task(model, nothing, estimator="both", num_samples=2, generator=seeded(0))
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(ValueError, match="mean must be finite, got nan"):

@@ -15,6 +15,8 @@ from danp_lib.generators import (
     TaskGenerator,
 )
 
+NO_FREQUENCIES = [(4.0, 2.0), (0.0, 0.0), (-1.0, 2.0), (math.nan, 2.0)]
+
 
 def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -199,6 +201,13 @@ class TestSawtooth(GeneratorContract):
         assert omega.min() >= 5
         assert omega.max() <= 6
 
+    @pytest.mark.parametrize("frequency", NO_FREQUENCIES)
+    def test_frequencies_that_are_no_range_are_refused(
+        self, frequency: tuple[float, float]
+    ) -> None:
+        with pytest.raises(ValueError, match=r"frequency must be .*0 < lower <= upper, got \("):
+            Sawtooth(frequency=frequency)
+
 
 class TestSquareWave(GeneratorContract):
     make = SquareWave
@@ -231,6 +240,13 @@ class TestSquareWave(GeneratorContract):
         at_zero = SquareWave().sample_outputs(torch.zeros(20_000, 1, 1), generator=rng())
         assert at_zero.abs().max() == 0
 
+    @pytest.mark.parametrize("frequency", NO_FREQUENCIES)
+    def test_frequencies_that_are_no_range_are_refused(
+        self, frequency: tuple[float, float]
+    ) -> None:
+        with pytest.raises(ValueError, match=r"frequency must be .*0 < lower <= upper, got \("):
+            SquareWave(frequency=frequency)
+
 
 class TestGaussianProcess(GeneratorContract):
     make = GaussianProcess
@@ -260,3 +276,25 @@ class TestGaussianProcess(GeneratorContract):
     def test_two_hundred_inputs_are_not_too_many(self) -> None:
         y = GaussianProcess().sample_task(16, num_targets=200, generator=rng()).yt
         assert y.isfinite().all()
+
+    @pytest.mark.parametrize("name", ["length_scale", "jitter"])
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+    def test_a_kernel_that_is_none_is_refused(self, name: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"{name} must be > 0, got {value}"):
+            GaussianProcess(**{name: value})  # type: ignore[arg-type]
+
+    def test_a_covariance_without_a_factor_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"jitter must .* of 200 inputs .* got 1e-30"):
+            GaussianProcess(jitter=1e-30).sample_task(
+                1, context_size=0, num_targets=200, generator=rng()
+            )
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_on_a_gpu_a_function_whose_covariance_has_no_factor_is_nan(self) -> None:
+        generator = torch.Generator("cuda").manual_seed(0)
+        gp = GaussianProcess(jitter=1e-30)
+        x = gp.sample_inputs((2, 200), generator=generator)
+        x[1, 1:] = torch.linspace(0.0, 1e4, 199, dtype=x.dtype, device="cuda").unsqueeze(-1)
+        y = gp.sample_outputs(x, generator=generator)
+        assert y[0].isnan().all()
+        assert y[1].isfinite().all()

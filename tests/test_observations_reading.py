@@ -1,6 +1,7 @@
 """Tables out of arrays, pandas, xarray and CSV files."""
 
 import math
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,16 @@ class TestArrays:
         assert x[:3] == pytest.approx([1970.0, 1970.0 + day, 1970.0 + 10957.5 * day], abs=1e-12)
         assert x[3] == pytest.approx(2010.5, abs=0.01)
 
+    def test_dates_of_the_standard_library_are_years(self) -> None:
+        days = np.array(["2001-01-01", "2001-02-01T06"], "M8[h]")
+        expected = from_arrays(days, [1.0, 2.0])
+        naive = [datetime(2001, 1, 1), datetime(2001, 2, 1, 6)]
+        zone = timezone(timedelta(hours=2))
+        aware = [datetime(2001, 1, 1, 2, tzinfo=zone), datetime(2001, 2, 1, 6, tzinfo=UTC)]
+        ways: list[Any] = [naive, aware, [date(2001, 1, 1), naive[1]]]
+        for x in (*ways, np.array(list(days), object)):
+            assert torch.equal(from_arrays(x, [1.0, 2.0]).x, expected.x)
+
     @pytest.mark.parametrize(
         ("x", "y", "says"),
         [
@@ -75,6 +86,9 @@ class TestArrays:
             (np.array(["1970", "NaT"], "M8[D]"), [1, 2], "x must be finite, got NaT"),
             ([0, 1], [1, 2, 3], r"x must have shape \(points,\).* got \(2,\) and \(3,\)"),
             (["a", "b"], [1, 2], "x must be numbers or dates, got <U1 such as .*'a'"),
+            (np.array([1, 2], "m8[D]"), [1, 2], r"got timedelta64\[D\]; divide it by a unit"),
+            ([timedelta(1), timedelta(2)], [1, 2], "got timedelta64.*; divide it by a unit"),
+            ([date(2001, 1, 1), 2002], [1, 2], "x must be numbers or dates, got object"),
             ([0, 1], ["a", "b"], "y must hold numbers, got <U1"),
             ([0, 1], [1, math.inf], r"y must be finite, or NaN .* got inf at position \[1\]"),
             ([0, 1, 2], [math.nan, 5, math.nan], "at least 2 values .* got 1"),
@@ -104,6 +118,13 @@ class TestLabelled:
         assert expected[0] == pytest.approx(2001.0, abs=0.01)
         assert_is_the_example(from_labelled(pd.Series(Y, index=days)), expected)
         assert_is_the_example(from_labelled(pd.Series(Y, index=days.to_period("M"))), expected)
+        zoned = days.tz_localize("UTC").tz_convert("Asia/Tokyo")
+        assert_is_the_example(from_labelled(pd.Series(Y, index=zoned)), expected)
+        assert_is_the_example(from_labelled(pd.Series(Y, index=days.date)), expected)
+        with pytest.raises(ValueError, match="x must be finite, got NaT at position 1"):
+            from_labelled(pd.Series([1.0, 2.0], index=zoned[:1].append(pd.DatetimeIndex([None]))))
+        with pytest.raises(ValueError, match=r"got timedelta64.*; divide it by a unit"):
+            from_labelled(pd.Series(Y, index=days - days[0]))
 
     def test_xarray(self) -> None:
         xr: Any = pytest.importorskip("xarray")

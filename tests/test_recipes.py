@@ -82,6 +82,14 @@ def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone() -
     assert not torch.equal(first["core.unet.stem.weight"], other["core.unet.stem.weight"])
 
 
+def test_the_global_generator_of_a_gpu_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    recipe("paper", model="convcnp", dataset="gp", seed=5).build_model()
+    assert seeded == []
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [

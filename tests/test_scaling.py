@@ -136,6 +136,8 @@ def test_a_table_that_gives_no_map_is_refused() -> None:
     x = torch.arange(3.0).reshape(1, 3, 1)
     with pytest.raises(ValueError, match=r"the y of table must differ, but all 3 are 5\.0"):
         Scaling.fit(PointSet(x, torch.full_like(x, 5.0)))
+    with pytest.raises(ValueError, match=r"the y of table must differ, but all 3 are 0\.1\."):
+        Scaling.fit(PointSet(x.double(), torch.full_like(x.double(), 0.1)))
     with pytest.raises(ValueError, match="table must hold at least one point, got none"):
         Scaling.fit(PointSet.empty())
     with pytest.raises(ValueError, match=r"lower < upper, got \(3.0, 3.0\)"):

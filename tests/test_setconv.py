@@ -146,6 +146,31 @@ class TestEncoder:
         gradients = [torch.autograd.grad(r.sum(), module.log_scale)[0] for r in results]
         torch.testing.assert_close(gradients[1], gradients[0])
 
+    def test_second_derivatives_stop_at_the_length_scale(self) -> None:
+        module, points = encoder(), draw_set(2, 5, 0)
+        real = PointSet(points.x, points.y.requires_grad_(), points.mask)
+        loss = module(real, GRID, 0).square().sum()
+        parts = torch.autograd.grad(loss, (module.log_scale, real.y), create_graph=True)
+        for part in parts:
+            with pytest.raises(RuntimeError, match=r"length scale only.* freeze log_scale"):
+                part.sum().backward(retain_graph=True)
+        (by_outputs,) = torch.autograd.grad(parts[1].sum(), real.y)
+        frozen = encoder().requires_grad_(False)
+        loss = frozen(real, GRID, 0).square().sum()
+        (first,) = torch.autograd.grad(loss, real.y, create_graph=True)
+        (expected,) = torch.autograd.grad(first.sum(), real.y)
+        torch.testing.assert_close(by_outputs, expected)
+
+    def test_first_derivatives_are_left_to_function_transforms(self) -> None:
+        module, points = encoder(), draw_set(2, 5, 0)
+
+        def loss(log_scale: Tensor) -> Tensor:
+            arguments = {"log_scale": log_scale}
+            return torch.func.functional_call(module, arguments, (points, GRID, 0)).square().sum()
+
+        (expected,) = torch.autograd.grad(loss(module.log_scale), module.log_scale)
+        torch.testing.assert_close(torch.func.grad(loss)(module.log_scale.detach()), expected)
+
     def test_nothing_encodes_as_zero(self) -> None:
         empty = PointSet.empty(2, dtype=torch.float64)
         assert torch.equal(encoder()(empty, GRID, 0), torch.zeros(2, 2, len(GRID)).double())

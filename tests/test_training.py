@@ -9,7 +9,9 @@ import textwrap
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -162,6 +164,35 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
             train(model, task_generator, run, folder=tmp_path, progress=False)
 
 
+def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"state\.safetensors is not a whole .*remove it to start"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+SINGLE: Any = np.float32(0.25)
+
+
+@pytest.mark.parametrize(
+    ("base", "run", "message"),
+    [
+        (replace(TINY, margin=SINGLE), RUN, r"config\.base\.margin must .*float32"),
+        (replace(TINY, domain=(SINGLE, 2.0)), RUN, r"config\.base\.domain must .*float32"),
+        (TINY, replace(RUN, jitter=SINGLE), r"training\.jitter must .*float32"),
+    ],
+)
+def test_a_run_that_could_not_be_saved_is_refused_before_its_first_step(
+    base: ConvNPConfig, run: TrainingConfig, message: str, tmp_path: Path
+) -> None:
+    model = build_model("danp", DANPConfig(base=base, num_levels=2), seed=0)
+    before = weights(model)
+    with pytest.raises(ValueError, match=message):
+        train(model, Sawtooth(), run, folder=tmp_path, progress=False)
+    assert_same_weights(weights(model), before)
+
+
 @dataclass(frozen=True)
 class Faulty(Sawtooth):
     """A generator that goes wrong at its seventh batch."""
@@ -218,6 +249,9 @@ def test_training_touches_no_global_generator() -> None:
     ("arguments", "message"),
     [
         ({"num_steps": 0}, "num_steps must be >= 1, got 0"),
+        ({"num_steps": 2.5}, "num_steps must be an integer, got 2.5"),
+        ({"warmup_steps": -1}, "warmup_steps must be >= 0, got -1"),
+        ({"jitter_steps": -1}, "jitter_steps must be >= 0, got -1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
         ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
