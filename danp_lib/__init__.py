@@ -6,7 +6,8 @@ from danp_lib.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.danp import DANP, DANPConfig
 from danp_lib.estimators import log_likelihood
 from danp_lib.generators import GaussianProcess, Sawtooth, SquareWave
-from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
+from danp_lib.likelihoods import DiagonalNormal, LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.noising import NoiseSchedule
 from danp_lib.pretrained import load_pretrained
 from danp_lib.rollout import ARConvCNP

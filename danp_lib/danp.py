@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from danp_lib.checkpoint import register
 from danp_lib.convnp import ConvNPConfig, ConvNPCore
 from danp_lib.denoising import Denoised, Prepared, chunks
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.noising import NoiseSchedule, mask_levels
 from danp_lib.randomness import one_by_one, spawn
 from danp_lib.tasks import PointSet

@@ -23,7 +23,8 @@ from danp_lib.evaluation_origin import (
     read_result,
     write_result,
 )
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.oracle import Oracle
 from danp_lib.randomness import spawn
 from danp_lib.tasks import Task

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 
 _REACH = 9.0
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.oracle_gp import GaussianProcessOracle
 from danp_lib.oracle_sawtooth import SawtoothOracle
 from danp_lib.oracle_square import SquareWaveOracle

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, Mixture
+from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.oracle_gp import check_inputs
 from danp_lib.tasks import PointSet
 

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from danp_lib import plotting_style as look
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.noising import AugmentedTask
 from danp_lib.plotting_architecture import plot_architecture
 from danp_lib.plotting_style import as_row, axes, level_style, model_style, style

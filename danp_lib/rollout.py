@@ -17,7 +17,8 @@ from danp_lib.checkpoint import register
 from danp_lib.convnp import ConvCNP, ConvNP
 from danp_lib.danp import DANP
 from danp_lib.denoising import chunks
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.randomness import one_by_one, spawn
 from danp_lib.tasks import PointSet, Task
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.tasks import PointSet
 
 Predictive = TypeVar("Predictive", LowRankNormal, Mixture)

@@ -164,8 +164,7 @@ class Task:
             the targets.
 
     Raises:
-        ValueError: If the sets do not share a batch size. Their masks and values are not read, so
-            that nothing waits for a GPU; that is left to :meth:`check`.
+        ValueError: If the sets do not share a batch size. Their entries are left to :meth:`check`.
     """
 
     context: PointSet
@@ -216,7 +215,7 @@ class Task:
     def check(self) -> None:
         """Refuse targets and pools with padding, and values that are not finite.
 
-        Whatever makes a number of the targets or the pool does so of all entries, so it calls this.
+        Whatever scores the targets or draws from the pool takes all entries, so it calls this.
 
         Raises:
             ValueError: If there is one, with its set and its place.

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from danp_lib.convnp import ConvNPConfig
-from danp_lib.likelihoods import VARIANCE_FLOOR, LowRankNormal, Mixture
+from danp_lib.likelihoods import VARIANCE_FLOOR, LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.tasks import PointSet
 
 Predictive = LowRankNormal | Mixture

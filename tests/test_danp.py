@@ -13,7 +13,8 @@ from torch import Tensor
 
 from danp_lib.convnp import ConvGNP
 from danp_lib.danp import DANP, DANPConfig
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.noising import AugmentedTask
 from danp_lib.tasks import PointSet
 

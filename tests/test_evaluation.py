@@ -26,7 +26,8 @@ from danp_lib.evaluation_results import (
     run_benchmark,
     save_results,
 )
-from danp_lib.likelihoods import DiagonalNormal, LowRankNormal, Mixture
+from danp_lib.likelihoods import DiagonalNormal, LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.oracle import GaussianProcessOracle
 from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP, ar_log_prob

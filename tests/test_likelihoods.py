@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
-from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal, Mixture
+from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 
 RANKS = [0, 1, 3, 5, 8]  # of five points: below, equal and above
 

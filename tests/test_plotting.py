@@ -21,7 +21,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from danp_lib.generators import Sawtooth
-from danp_lib.likelihoods import DiagonalNormal, Mixture
+from danp_lib.likelihoods import DiagonalNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.noising import AugmentedTask, NoiseSchedule, sample_augmented_task
 from danp_lib.plotting import (
     plot_architecture,

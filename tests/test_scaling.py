@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib.configuration import from_dict, to_dict
-from danp_lib.likelihoods import LowRankNormal, Mixture
+from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods_mixture import Mixture
 from danp_lib.scaling import Scaling
 from danp_lib.tasks import PointSet
 
