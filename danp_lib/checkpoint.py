@@ -82,8 +82,8 @@ def save_checkpoint(
     Args:
         path: The file, by custom ``.safetensors``.
         model: A model of a registered class, on any device.
-        task_generator: The prior that it was trained on, where it is one of
-            :data:`~danp_lib.generators.GENERATORS`.
+        task_generator: The prior that it was trained on, if it is one of the library's three; a
+            checkpoint of another cannot be loaded with it.
         provenance: Further fields, to be kept as JSON.
 
     Raises:
