@@ -19,11 +19,14 @@ def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: s
         step: From 0.
         num_steps: Length of the run.
         warmup_steps: Number of steps over which the rate rises linearly from near 0.
-        schedule: ``"constant"``, or ``"cosine"`` for a half cosine from 1 down to 0.
+        schedule: ``"constant"``, ``"cosine"`` for a half cosine from 1 down to 0, or
+            ``"quadratic"`` for the square of what is left of the run.
     """
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
     if schedule == "constant":
         return warmup
+    if schedule == "quadratic":
+        return warmup * (1.0 - step / num_steps) ** 2
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
 
 

@@ -36,7 +36,8 @@ class TrainingConfig:
         learning_rate: Adam's peak rate.
         muon_learning_rate: Muon's peak rate.
         muon_weight_decay: Fraction of its weights that a step of Muon at rate 1 takes away.
-        schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
+        schedule: ``"constant"``, or down to zero at the last step: ``"cosine"``, or
+            ``"quadratic"``, as the square of the time left.
         warmup_steps: Steps over which the rates rise to their peaks.
         gradient_clip: Largest norm of the gradient, or ``None``.
         jitter: Added to the diagonal of the predictive covariance at first, in squared units of y.
@@ -57,7 +58,7 @@ class TrainingConfig:
     learning_rate: float = 1e-3
     muon_learning_rate: float = 1e-2
     muon_weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal["constant", "cosine", "quadratic"] = "cosine"
     warmup_steps: int = 200
     gradient_clip: float | None = 1.0
     jitter: float = 0.0
@@ -87,8 +88,10 @@ class TrainingConfig:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
         if self.optimizer not in ("adam", "muon"):
             raise ValueError(f"optimizer must be 'adam' or 'muon', got {self.optimizer!r}.")
-        if self.schedule not in ("constant", "cosine"):
-            raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if self.schedule not in ("constant", "cosine", "quadratic"):
+            raise ValueError(
+                f"schedule must be 'constant', 'cosine' or 'quadratic', got {self.schedule!r}."
+            )
         if self.jitter_schedule not in ("constant", "geometric"):
             raise ValueError(
                 f"jitter_schedule must be 'constant' or 'geometric', got {self.jitter_schedule!r}."

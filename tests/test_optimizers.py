@@ -23,6 +23,13 @@ def test_the_cosine_falls_from_one_to_zero() -> None:
     assert all(a > b for a, b in itertools.pairwise(factors))
 
 
+def test_the_quadratic_falls_as_the_square_of_the_time_left() -> None:
+    factors = [
+        schedule_factor(s, num_steps=4, warmup_steps=0, schedule="quadratic") for s in range(5)
+    ]
+    assert factors == pytest.approx([1.0, 9 / 16, 1 / 4, 1 / 16, 0.0], abs=1e-12)
+
+
 def test_the_warmup_is_linear_and_never_zero() -> None:
     factors = [
         schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)

@@ -254,7 +254,10 @@ def test_training_touches_no_global_generator() -> None:
         ({"jitter_steps": -1}, "jitter_steps must be >= 0, got -1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
-        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+        (
+            {"schedule": "linear"},
+            "schedule must be 'constant', 'cosine' or 'quadratic', got 'linear'",
+        ),
         (
             {"jitter": -1.0},
             "jitter must be a variance >= 0, and > 0 for a geometric schedule, got -1",
