@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+# Slow, and a file of results asks for the same few a thousand times.
+_type_hints = cache(get_type_hints)
 
 _PLAIN = {
     bool: "true or false",
@@ -58,7 +62,7 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
             raise ValueError(
                 f"{name}.{key} = {values[key]!r} is unknown; the keys are {', '.join(known)}."
             )
-    types = get_type_hints(cls)
+    types = _type_hints(cls)  # type: ignore[arg-type]
     for key, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
         if required and key not in values:
