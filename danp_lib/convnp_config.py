@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from danp_lib.setconv import Grid
 from danp_lib.unet import UNETS
+
+STEPS_PER_SPACING = 16
+"""The fewest steps of float32 between two points of the grid, at the end of the domain."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,14 @@ class ConvNPConfig:
                 f"{self.variance_gain} and {self.factor_divisor}."
             )
         Grid(self.domain, self.points_per_unit, self.margin, 1)
+        farthest = max(map(abs, self.domain))
+        limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
+        if not farthest <= limit:
+            raise ValueError(
+                f"domain must lie within {limit:g} of 0 at {self.points_per_unit} points per unit, "
+                f"for float32 to resolve inputs between the grid's points, got {self.domain}; "
+                "shift or rescale the inputs."
+            )
 
     @property
     def grid(self) -> Grid:

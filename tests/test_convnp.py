@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -160,6 +161,8 @@ def test_float32_agrees_with_float64() -> None:
         ({"variance_gain": 0.0}, "variance_gain and factor_divisor must be positive, got 0.0"),
         ({"factor_divisor": -1.0}, "must be positive, got 5.0 and -1.0"),
         ({"domain": (1.0, 1.0)}, r"domain must be .* got (1.0, 1.0)"),
+        ({"domain": (1e5, 1e5 + 4.0)}, "domain must lie within 8192 of 0 at 64 points per unit"),
+        ({"domain": (-math.inf, 0.0)}, r"got (-inf, 0.0); shift or rescale the inputs"),
     ],
 )
 def test_wrong_configurations_are_refused(change: dict[str, Any], message: str) -> None:
