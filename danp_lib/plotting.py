@@ -256,7 +256,9 @@ def plot_cost(
 
     Args:
         num_targets: Numbers of targets.
-        costs: By name of the model, the cost at each number.
+        costs: By name of the model, the cost at each number. What follows a comma in a name, as in
+            ``"danp, $S$ = 256"``, tells lines of one model apart: they share its color, and all
+            but the first have hollow markers.
         unit: What a cost counts, such as ``"forward passes"`` or ``"seconds"``.
         crossover: The number of targets at which two models cost the same.
         ax: Where to draw.
@@ -266,9 +268,14 @@ def plot_cost(
         ax.axvline(
             crossover, color=look.INK, lw=1.0, ls=":", label=f"crossover at {crossover:,.0f}"
         )
-    for number, (name, cost) in enumerate(costs.items()):
-        label, color, marker, dashes = model_style(name, number)
-        _line(ax, num_targets, cost, color=color, marker=marker, ls=dashes, ms=4, label=label)
+    positions: dict[str, int] = {}
+    for name, cost in costs.items():
+        model, comma, what = name.partition(",")
+        fill = "white" if model in positions else None
+        position = positions.setdefault(model, len(positions))
+        label, color, marker, dashes = model_style(model, position)
+        shape: dict[str, Any] = {"marker": marker, "ms": 5, "mfc": fill, "ls": dashes}
+        _line(ax, num_targets, cost, color=color, label=label + comma + what, **shape)
     ax.set(xscale="log", yscale="log", xlabel="number of targets $N_t$", ylabel=unit)
     _legend_above(ax)
     return ax

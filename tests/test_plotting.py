@@ -34,7 +34,7 @@ from danp_lib.plotting import (
     plot_prediction,
     style,
 )
-from danp_lib.plotting_style import COLORS, INK, RC, as_row, level_style
+from danp_lib.plotting_style import COLORS, INK, ORANGE, RC, as_row, level_style
 from danp_lib.tasks import PointSet
 
 X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
@@ -234,6 +234,18 @@ class TestCurves:
         np.testing.assert_array_equal(xy(line(ax, "AR ConvCNP")), np.column_stack([targets] * 2))
         assert xy(line(ax, "crossover at 1,024"))[:, 0].tolist() == [1024, 1024]
         assert set(labels(ax)) == {"DANP", "AR ConvCNP", "crossover at 1,024"}
+
+    def test_cost_of_one_model_in_one_color(self) -> None:
+        names = ("danp, $S$ = 1", "mine, small", "danp, $S$ = 256", "mine, large", "yours")
+        ax = plot_cost([1, 10], {name: [1, 2] for name in names}, unit="seconds")
+        assert labels(ax) == [name.replace("danp", "DANP") for name in names]
+        lines = [line(ax, label) for label in labels(ax)]
+        one, small, many, large, other = lines
+        assert one.get_color() == many.get_color() == ORANGE
+        assert small.get_color() == large.get_color()
+        assert small.get_color() != other.get_color()
+        hollow = [made.get_markerfacecolor() == "white" for made in lines]
+        assert hollow == [False, False, True, True, False]
 
 
 class TestArchitecture:
