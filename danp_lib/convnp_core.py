@@ -64,21 +64,29 @@ class ConvNPCore(nn.Module):
         return self.unet(encoding)
 
     def predictive(
-        self, features: Tensor, context: PointSet, xt: Tensor, index: int | Tensor
+        self, features: Tensor, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor
     ) -> LowRankNormal:
-        """The predictive of one output at target inputs, conditioned on the context if so set up.
+        """The predictive of one output at target inputs; the first output's is conditioned on all
+        that is known, if so set up.
 
         Args:
             features: ``(batch or 1, channels, grid)``.
-            context: The known values of the first output, ``(batch or 1,)``.
+            sets: What was encoded, one batch of sets a channel, ``(batch or 1,)``: the known values
+                of the output with the channel's index.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
-        """
+        """  # noqa: D205
         target = self.decode(features, xt, index)
-        if not self.config.condition_on_context or self.config.rank == 0 or context.num_points == 0:
+        is_noisy = isinstance(index, int) and index > 0
+        if not self.config.conditioned or self.config.rank == 0 or is_noisy:
             return target
-        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
-        return condition(target, self.decode(features, x, 0), context)
+        known = []
+        for number, points in enumerate(sets):
+            if points.num_points > 0:
+                x = torch.where(points.mask.unsqueeze(-1), points.x, 0.0)
+                seen = points if isinstance(index, int) else points.masked_where(index == 0)
+                known.append((self.decode(features, x, number), seen))
+        return condition(target, known)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """What the network says of one output at target inputs, before any conditioning.

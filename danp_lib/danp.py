@@ -103,7 +103,7 @@ class DANP(nn.Module):
     ) -> LowRankNormal:
         """:meth:`forward` on levels already masked, without checks; a level a task is allowed."""
         features = self.core.features(self.core.encode([context, *auxiliary]))
-        return self.core.predictive(features, context, xt, level)
+        return self.core.predictive(features, [context, *auxiliary], xt, level)
 
     @torch.no_grad()
     def prepare(self, context: PointSet) -> Prepared:
@@ -138,7 +138,7 @@ class DANP(nn.Module):
         predictives: list[LowRankNormal] = []
         for level in range(self.num_levels, 0, -1):
             x = inputs[level - 1]
-            predictive = self.core.predictive(features, context, x, level)
+            predictive = self.core.decode(features, x, level)
             points = PointSet(x, choose(level, predictive).to(x.dtype))
             if callback is not None:
                 callback(level, predictive, points)
@@ -148,7 +148,7 @@ class DANP(nn.Module):
             encoding = encoding.clone()
             encoding[:, channels] = self.core.encode_set(points, level)
             features = self.core.features(encoding)
-        target = self.core.predictive(features, context, xt, 0)
+        target = self.core.predictive(features, [context, *sets], xt, 0)
         return Denoised(tuple(sets), tuple(predictives), target)
 
     def draw_inputs(

@@ -58,9 +58,9 @@ class TestPrediction(PredictiveContract):
 
 class TestConditionedPrediction(TestPrediction):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
-        return seeded(DANP, small_danp(domain=domain, condition_on_context=True))
+        return seeded(DANP, small_danp(domain=domain, conditioned=True))
 
-    def test_the_walk_conditions_every_level(self) -> None:
+    def test_the_walk_agrees_with_the_levels_one_by_one(self) -> None:
         model, context, xt = self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x
         inputs = model.draw_inputs(
             2, generator=torch.Generator().manual_seed(0), dtype=torch.float64

@@ -110,10 +110,9 @@ def test_a_configuration_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dataset", ["sawtooth", "square", "gp"])
-@pytest.mark.parametrize("model", ["danp", "convgnp", "convcnp"])
-def test_the_fast_recipe_conditions_the_joint_gaussians_of_the_gp(model: str, dataset: str) -> None:
+@pytest.mark.parametrize("model", ["danp", "convgnp", "convcnp", "ar-convcnp"])
+def test_the_fast_recipe_conditions_joint_gaussians(model: str, dataset: str) -> None:
     for name in RECIPES:
         config = recipe(name, model=model, dataset=dataset).model_config
         base = config.base if isinstance(config, DANPConfig) else config
-        expected = name == "fast" and dataset == "gp" and model != "convcnp"
-        assert base.condition_on_context == expected
+        assert base.conditioned == (name == "fast" and model in ("danp", "convgnp"))
