@@ -76,17 +76,20 @@ class ConvNPCore(nn.Module):
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """  # noqa: D205
-        target = self.decode(features, xt, index)
         is_noisy = isinstance(index, int) and index > 0
         if not self.config.conditioned or self.config.rank == 0 or is_noisy:
-            return target
+            return self.decode(features, xt, index)
+        given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
+        xs = [xt, *(torch.where(points.mask.unsqueeze(-1), points.x, 0.0) for _, points in given)]
+        # One call for all inputs: many small ones take far longer.
+        batch = max(map(len, xs))
+        x = torch.cat([each.expand(batch, -1, -1) for each in xs], dim=1)
+        z, *parts = self._hidden(features, x).split([each.shape[1] for each in xs], dim=1)
         known = []
-        for number, points in enumerate(sets):
-            if points.num_points > 0:
-                x = torch.where(points.mask.unsqueeze(-1), points.x, 0.0)
-                seen = points if isinstance(index, int) else points.masked_where(index == 0)
-                known.append((self.decode(features, x, number), seen))
-        return condition(target, known)
+        for (i, points), part in zip(given, parts, strict=True):
+            seen = points if isinstance(index, int) else points.masked_where(index == 0)
+            known.append((self._output(part, i), seen))
+        return condition(self._output(z, index), known)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """What the network says of one output at target inputs, before any conditioning.
@@ -96,9 +99,15 @@ class ConvNPCore(nn.Module):
             xt: ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
-        z = self.decoder(features, self.grid, xt, self.unet.out)
+        return self._output(self._hidden(features, xt), index)
+
+    def _hidden(self, features: Tensor, x: Tensor) -> Tensor:
+        z = self.decoder(features, self.grid, x, self.unet.out)
         for layer in self.hidden:
             z = F.gelu(layer(z))
+        return z
+
+    def _output(self, z: Tensor, index: int | Tensor) -> LowRankNormal:
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))
