@@ -25,6 +25,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 INSTALLED := .venv/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := .venv/bin/python -m pip --log .venv/install.log
+# A file of tests, or a chapter, to a core; each worker holds PyTorch, so never more than four.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help book test browser reproduce lint unit chapters install clean distclean
@@ -65,10 +67,10 @@ lint: $(INSTALLED)
 	mypy
 
 unit: $(INSTALLED)
-	pytest tests
+	pytest $(PARALLEL) tests
 
 chapters: $(INSTALLED)
-	pytest --nbval book
+	pytest $(PARALLEL) --nbval book
 
 browser: $(INSTALLED)
 	pytest -rs tests/test_browser.py
