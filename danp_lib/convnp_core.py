@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -81,10 +81,13 @@ class ConvNPCore(nn.Module):
             return self.decode(features, xt, index)
         given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
         xs = [xt, *(torch.where(points.mask.unsqueeze(-1), points.x, 0.0) for _, points in given)]
-        # One call for all inputs: many small ones take far longer.
-        batch = max(map(len, xs))
-        x = torch.cat([each.expand(batch, -1, -1) for each in xs], dim=1)
-        z, *parts = self._hidden(features, x).split([each.shape[1] for each in xs], dim=1)
+        # Many small calls take far longer than one; but what all samples share is not copied.
+        parts_of: dict[int, Iterator[Tensor]] = {}
+        for batch in {len(x) for x in xs}:
+            same = [x for x in xs if len(x) == batch]
+            hidden = self._hidden(features, torch.cat(same, dim=1))
+            parts_of[batch] = iter(hidden.split([x.shape[1] for x in same], dim=1))
+        z, *parts = [next(parts_of[len(x)]) for x in xs]
         known = []
         for (i, points), part in zip(given, parts, strict=True):
             seen = points if isinstance(index, int) else points.masked_where(index == 0)
