@@ -171,7 +171,8 @@ def evaluate(
 
     The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
     of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
-    and an AR ConvCNP is always rolled out.
+    and an AR ConvCNP is always rolled out. Tasks and densities are in the units of the data that
+    the model was trained on, where the checkpoint knows them.
     """
     from danp_lib.cli_evaluate import evaluate_checkpoint, render
 

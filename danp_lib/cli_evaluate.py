@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from danp_lib.benchmark import benchmark_tasks
-from danp_lib.cli_info import load_model
+from danp_lib.cli_info import load_model, load_scaling
 from danp_lib.cli_train import checked_device
-from danp_lib.evaluation import ESTIMATORS, Estimator, evaluate
+from danp_lib.evaluation import ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.generators import GENERATORS
 from danp_lib.tasks import Task, load_tasks
 
@@ -45,6 +46,8 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on tasks; see :func:`danp_lib.evaluation.evaluate`.
 
+    Tasks and score are in the data's units, as those of ``danp predict`` are.
+
     Raises:
         FileNotFoundError: If there is no such checkpoint or task file.
         ValueError: If an argument is not one of its choices, or a file is not what it should be.
@@ -53,15 +56,23 @@ def evaluate_checkpoint(
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
     model = load_model(checkpoint, device=device)
+    scaling = load_scaling(checkpoint)
+    given = read_tasks(tasks)
     result = evaluate(
         model,
-        read_tasks(tasks).to(target),
+        Task(
+            scaling.apply(given.context),
+            scaling.apply(given.target),
+            None if given.pool is None else scaling.apply(given.pool),
+        ).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),
         progress=progress,
     )
-    return result.to_dict()
+    log_unit = math.log(scaling.y_unit)
+    records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
+    return Evaluation.summarize(records).to_dict()
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ but that here the network has read the known outputs as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -35,7 +36,8 @@ def condition(
         L L^\top = I + W^\top V^{-1} W, \qquad g = L^{-1} W^\top V^{-1} (y - m),
 
     the targets' factor :math:`W_t` becomes :math:`W_t L^{-\top}`, their mean rises by
-    :math:`W_t L^{-\top} g`, and their diagonal variance stays.
+    :math:`W_t L^{-\top} g`, and their diagonal variance stays. Where the matrix has no factor L in
+    float64, mean and factor are NaN.
 
     Args:
         target: The outputs asked for, ``(batch or 1,)``.
@@ -63,7 +65,9 @@ def condition(
         weighted = observed.factor * (real / observed.diagonal)
         precision = precision + observed.factor.mT @ weighted
         weighted_residual = weighted_residual + weighted.mT @ residual
-    lower = torch.linalg.cholesky_ex(precision).L
+    lower, info = torch.linalg.cholesky_ex(precision)
+    # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
+    lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
     factor = _solve(lower, target.factor.mT).mT
     shift = factor @ _solve(lower, weighted_residual)
     return LowRankNormal(target.loc + shift, target.diagonal.expand_as(shift), factor)

@@ -90,8 +90,9 @@ class ConvNPCore(nn.Module):
         z, *parts = [next(parts_of[len(x)]) for x in xs]
         known = []
         for (i, points), part in zip(given, parts, strict=True):
-            seen = points if isinstance(index, int) else points.masked_where(index == 0)
-            known.append((self._output(part, i), seen))
+            if not isinstance(index, int):
+                points = points.expand(len(index)).masked_where(index == 0)
+            known.append((self._output(part, i), points))
         return condition(self._output(z, index), known)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:

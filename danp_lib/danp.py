@@ -87,8 +87,9 @@ class DANP(nn.Module):
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
                 not fit, a value is not finite, or an input is off the model's domain.
         """  # noqa: D205
-        if not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must lie in 0..{self.num_levels}, got {level}.")
+        # A true, a float or a tensor would pass for a number and then select something else.
+        if type(level) is not int or not 0 <= level <= self.num_levels:
+            raise ValueError(f"level must be an int in 0..{self.num_levels}, got {level!r}.")
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."

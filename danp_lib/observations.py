@@ -53,10 +53,12 @@ def cut_windows(
         raise ValueError("the x of series must increase; sort its points.")
     # Times such as 1950 + 1 / 12 are rounded, and so is their difference.
     slack = 1e-6 * width
-    latest = x[-1] + x.diff().median() - width + slack
+    end = x[-1] + x.diff().median()
+    latest = end - width + slack
     if latest < x[0]:
         raise ValueError(
-            f"width must be at most that of the series, {float(x[-1] - x[0])}, got {width}."
+            "width must be at most that of the series and one spacing, "
+            f"{float(end - x[0])}, got {width}."
         )
     if stride is None:
         starts = x[x <= latest]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -33,7 +34,7 @@ from danp_lib.objective import BatchConfig
 from danp_lib.recipes import Recipe
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.scaling import Scaling
-from danp_lib.tasks import PointSet, load_tasks, save_tasks
+from danp_lib.tasks import PointSet, Task, load_tasks, save_tasks
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 INDEPENDENT = replace(TINY, rank=0)
@@ -229,6 +230,26 @@ def test_evaluate_takes_the_estimator(
     options = ["--tasks", tasks, "--num-samples", 4, "--estimator", estimator, "--json"]
     found = json.loads(good("evaluate", checkpoints["danp"], *options))
     assert (found["estimator"], found["num_samples"]) == (estimator, 4)
+
+
+@pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
+def test_evaluate_speaks_the_units_of_the_data(
+    name: str, checkpoints: dict[str, Path], tasks: Path, here: Path
+) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model, own = load_checkpoint(checkpoints[name]), load_tasks(tasks)
+    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    assert own.pool is not None
+    of_data = Task(*map(scaling.invert, (own.context, own.target, own.pool)))
+    save_tasks("data", of_data, metadata={})
+    options = ["--num-samples", 4, "--json"]
+    expected = json.loads(good("evaluate", checkpoints[name], "--tasks", tasks, *options))
+    found = json.loads(good("evaluate", "scaled.safetensors", "--tasks", "data", *options))
+    for one, other in zip(found["tasks"], expected["tasks"], strict=True):
+        shifted = other["log_likelihood"] - math.log(4.0)
+        assert one["log_likelihood"] == pytest.approx(shifted, abs=1e-4)
+    for score in ("average_likelihood", "average_likelihood_ci95"):
+        assert found[score] == pytest.approx(expected[score] / 4.0, rel=1e-3)
 
 
 def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here: Path) -> None:
@@ -447,7 +468,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
         config = made.model_config
         return replace(
             made,
-            model_config=replace(config, base=base) if isinstance(config, DANPConfig) else base,
+            model_config=(
+                replace(config, base=base, num_auxiliary=5)
+                if isinstance(config, DANPConfig)
+                else base
+            ),
             training=replace(
                 made.training,
                 num_steps=steps,

@@ -127,6 +127,17 @@ def test_numbers_that_disagree_are_refused() -> None:
         condition(target, [(draw_gaussian(1, 3, 2, 0), draw_set(1, 3, 0))])
 
 
+def test_what_has_no_factor_in_float64_is_refused() -> None:
+    joint, values = draw_gaussian(2, NUM_TARGETS + 3, 8, 0), draw_set(2, 3, 1)
+    joint.diagonal[0] = 1e-6
+    joint.factor[0] = 1e6 * (joint.factor[0, :, :1] + 1e-6 * joint.factor[0])
+    target, observed = split(joint)
+    actual, y = condition(target, [(observed, values)]), draw_set(2, NUM_TARGETS, 2).y
+    with pytest.raises(ValueError, match="mean must be finite, got nan"):
+        actual[:1].log_prob(y[:1])
+    assert_same(actual[1:], condition(target[1:], [(observed[1:], values[1:])]))
+
+
 def test_a_convgnp_conditions_its_own_gaussian() -> None:
     plain, model = (seeded(ConvGNP, small_config(conditioned=choice)) for choice in (False, True))
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
@@ -168,6 +179,17 @@ def test_a_level_a_task_is_conditioned_task_by_task() -> None:
     for row, level in enumerate(levels.tolist()):
         alone = model(context[row], [a[row] for a in auxiliary], xt[row : row + 1], level=level)
         assert_same(together[row : row + 1], alone)
+
+
+def test_one_context_serves_for_a_level_a_task() -> None:
+    model = danp(conditioned=True)
+    context, xt = draw_set(1, 6, 0), draw_set(2, 4, 1).x
+    levels = torch.tensor([1, 0])
+    auxiliary = mask_levels([draw_set(2, 5, 2 + f) for f in range(NUM_LEVELS)], levels)
+    assert_same(
+        model.forward_unchecked(context, auxiliary, xt, levels),
+        model.forward_unchecked(context.expand(2), auxiliary, xt, levels),
+    )
 
 
 def test_independent_outputs_stay_as_they_are() -> None:

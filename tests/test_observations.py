@@ -122,7 +122,7 @@ class TestWindows:
         [
             (0.0, None, "width and stride must be positive, got 0.0 and None"),
             (2.0, -1.0, "width and stride must be positive, got 2.0 and -1.0"),
-            (50.0, None, r"width must be at most that of the series, 9\.0, got 50\.0"),
+            (10.5, None, r"at most that of the series and one spacing, 10\.0, got 10\.5"),
         ],
     )
     def test_a_wrong_size_is_refused(self, width: float, stride: float | None, says: str) -> None:

@@ -89,6 +89,17 @@ def test_muon_takes_the_kernels_and_the_hidden_layers() -> None:
     }
 
 
+def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_layers=0)
+    model = build_model("convgnp", config, seed=0)
+    assert model.core.head is None
+    optimizer = optimizer_of(model, "muon")
+    assert optimizer.muon is not None
+    output = model.core.unet.out.weight
+    assert not any(kernel is output for kernel in optimizer.muon.kernels)
+    assert any(parameter is output for parameter in optimizer.adam.param_groups[0]["params"])
+
+
 def small_net() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
