@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danp_lib.conditioning import condition
+from danp_lib.conditioning import KNOWN_VARIANCE, condition
 from danp_lib.convnp_config import ConvNPConfig
 from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.setconv import SetConvDecoder, SetConvEncoder
@@ -92,7 +92,7 @@ class ConvNPCore(nn.Module):
         for (i, points), part in zip(given, parts, strict=True):
             if not isinstance(index, int):
                 points = points.expand(len(index)).masked_where(index == 0)
-            known.append((self._output(part, i), points))
+            known.append((self._output(part, i, KNOWN_VARIANCE), points))
         return condition(self._output(z, index), known)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
@@ -111,7 +111,9 @@ class ConvNPCore(nn.Module):
             z = F.gelu(layer(z))
         return z
 
-    def _output(self, z: Tensor, index: int | Tensor) -> LowRankNormal:
+    def _output(
+        self, z: Tensor, index: int | Tensor, floor: float = VARIANCE_FLOOR
+    ) -> LowRankNormal:
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))
@@ -132,7 +134,7 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = VARIANCE_FLOOR + F.softplus(raw)
+        variance = floor + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, variance, factor / self.config.factor_divisor)

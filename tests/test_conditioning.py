@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib.conditioning import condition
+from danp_lib.conditioning import KNOWN_VARIANCE, condition
 from danp_lib.convnp import ConvCNP, ConvGNP
 from danp_lib.danp import DANP, DANPConfig
-from danp_lib.likelihoods import LowRankNormal
+from danp_lib.likelihoods import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.noising import mask_levels
 from danp_lib.tasks import PointSet
 
@@ -138,11 +138,18 @@ def test_what_has_no_factor_in_float64_is_refused() -> None:
     assert_same(actual[1:], condition(target[1:], [(observed[1:], values[1:])]))
 
 
+def as_known(predicted: LowRankNormal) -> LowRankNormal:
+    """The same outputs without the floor, which is for predictions."""
+    diagonal = predicted.diagonal - VARIANCE_FLOOR + KNOWN_VARIANCE
+    return LowRankNormal(predicted.loc, diagonal, predicted.factor)
+
+
 def test_a_convgnp_conditions_its_own_gaussian() -> None:
     plain, model = (seeded(ConvGNP, small_config(conditioned=choice)) for choice in (False, True))
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
     joint = plain.predict(context, torch.cat([xt, context.x], dim=1))
-    expected = condition(joint.marginal(slice(4)), [(joint.marginal(slice(4, None)), context)])
+    target, observed = joint.marginal(slice(4)), joint.marginal(slice(4, None))
+    expected = condition(target, [(as_known(observed), context)])
     assert_same(model.predict(context, xt), expected)
     assert (expected.mean - joint.mean[:, :4]).abs().max() > 1e-3
 
@@ -158,7 +165,7 @@ def test_a_danp_conditions_its_clean_level_on_all_sets() -> None:
     auxiliary[0] = pad(auxiliary[0], 2, math.nan)
     features = plain.core.features(plain.core.encode([context, *auxiliary]))
     known = [
-        (plain.core.decode(features, points.x.nan_to_num(), f), points)
+        (as_known(plain.core.decode(features, points.x.nan_to_num(), f)), points)
         for f, points in enumerate([context, *auxiliary])
     ]
     expected = condition(plain(context, auxiliary, xt), known)
