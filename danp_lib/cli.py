@@ -92,7 +92,9 @@ def _options(
 )
 def train(
     model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")],
-    dataset: Annotated[str, typer.Option(help="sawtooth, square or gp.")],
+    dataset: Annotated[
+        str, typer.Option(help="sawtooth, square or gp; for data of your own, see the book.")
+    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -202,9 +204,14 @@ def table(as_json: AsJson = False) -> None:
 )
 def predict(
     checkpoint: Checkpoint,
-    context: Annotated[Path, typer.Option(help="CSV with the columns x and y; may have no rows.")],
+    context: Annotated[
+        Path,
+        typer.Option(help="CSV with the columns x and y; may have no rows, and gaps in y."),
+    ],
     at: Annotated[Path, typer.Option(help="CSV with the column x.")],
-    out: Annotated[Path, typer.Option(help="CSV to write.")],
+    out: Annotated[Path, typer.Option(help="CSV to write; what is there is replaced.")],
+    x: Annotated[str, typer.Option("--x", help="Name of the columns of inputs.")] = "x",
+    y: Annotated[str, typer.Option("--y", help="Name of the column of outputs.")] = "y",
     num_samples: Annotated[
         int, typer.Option(help="Samples of the auxiliary data that a DANP averages over.")
     ] = 256,
@@ -218,22 +225,24 @@ def predict(
 
     The result has the columns x, mean, sd (standard deviation), then q0.05 and so on for the
     quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units of
-    the data that the model was trained on, where the checkpoint knows them.
+    the data that the model was trained on, where the checkpoint knows them. Rows of the context
+    without an output are left out; that, outputs far off the model's scale and more points than the
+    model was trained with are said on the standard error.
     """
     from danp_lib import cli_predict
-    from danp_lib.cli_info import load_model, load_scaling
 
     levels = cli_predict.parse_quantiles(quantiles)
     cli_predict.predict(
-        load_model(checkpoint),
+        checkpoint,
         context,
         at,
         out,
+        x=x,
+        y=y,
         num_samples=num_samples,
         quantiles=levels,
         samples=samples,
         seed=seed,
-        scaling=load_scaling(checkpoint),
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 import torch
 
 from danp_lib.benchmark import benchmark_tasks
-from danp_lib.cli_info import load_model, load_scaling
+from danp_lib.checkpoint import load_scaling
+from danp_lib.cli_info import checkpoint_path, data_domain, load_model
 from danp_lib.cli_train import checked_device
 from danp_lib.evaluation import ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.generators import GENERATORS
@@ -56,8 +57,9 @@ def evaluate_checkpoint(
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
     model = load_model(checkpoint, device=device)
-    scaling = load_scaling(checkpoint)
+    scaling = load_scaling(checkpoint_path(checkpoint))
     given = read_tasks(tasks)
+    _check_inputs(given, data_domain(model, scaling), tasks)
     result = evaluate(
         model,
         Task(
@@ -73,6 +75,21 @@ def evaluate_checkpoint(
     log_unit = math.log(scaling.y_unit)
     records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
     return Evaluation.summarize(records).to_dict()
+
+
+def _check_inputs(task: Task, domain: tuple[float, float], tasks: str) -> None:
+    """Refuse inputs off a domain before the work, and in the units of the file."""
+    low, high = domain
+    # A file in float32 rounds the ends.
+    slack = 1e-6 * max(abs(low), abs(high), high - low)
+    for key, points in (("xc", task.context), ("xt", task.target)):
+        real = points.x[points.mask]
+        off = real[(real < low - slack) | (real > high + slack)]
+        if off.numel():
+            raise ValueError(
+                f"{tasks}: {key} must lie in the model's domain [{low}, {high}], got "
+                f"{float(off[0])}."
+            )
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 from danp_lib.cards import card_paths, read_card
 from danp_lib.checkpoint import load_checkpoint, read_header
-from danp_lib.configuration import from_dict, to_dict
+from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
+from danp_lib.danp import DANP
 from danp_lib.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.recipes import recipe
-from danp_lib.scaling import IDENTITY, Scaling
+from danp_lib.scaling import Scaling
 
 
 def checkpoint_path(checkpoint: str) -> Path:
@@ -38,14 +39,12 @@ def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
     return load_checkpoint(checkpoint_path(checkpoint), device=device)
 
 
-def load_scaling(checkpoint: str) -> Scaling:
-    """The units of the data that a checkpoint's model was trained on; the model's where unsaid.
-
-    Raises:
-        ValueError: If ``scaling`` in the checkpoint's provenance is not a scaling.
-    """
-    values = read_header(checkpoint_path(checkpoint)).provenance.get("scaling")
-    return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
+def data_domain(model: Any, scaling: Scaling) -> tuple[float, float]:
+    """The interval of inputs, in the units of the data, that a model takes."""
+    config = model.config.base if isinstance(model, DANP) else model.config
+    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
+    # Rounded, so that the end that a file names is not off by the last bit.
+    return float(f"{low:.12g}"), float(f"{high:.12g}")
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def places(out: Path, name: str) -> tuple[Path, Path]:
         name: Name of the checkpoint in a folder.
 
     Raises:
-        ValueError: If the folder is a file.
+        ValueError: If the folder is a file, or there is a checkpoint already that no run in the
+            folder has made.
         OSError: If the file cannot be written.
     """
     if out.exists() and not out.is_dir() and out.suffix != ".safetensors":
@@ -45,6 +46,11 @@ def places(out: Path, name: str) -> tuple[Path, Path]:
     path, folder = (out, Path("runs") / out.stem) if single else (out / f"{name}.safetensors", out)
     check_writable(path)
     check_writable(folder / "log.jsonl")
+    if path.exists() and not (folder / "state.safetensors").exists():
+        raise ValueError(
+            f"out must be new, or of the run in {folder}, got {path}, which another run has made; "
+            "move it, or choose another name."
+        )
     return path, folder
 
 

@@ -236,7 +236,8 @@ class DANP(nn.Module):
             auxiliary_inputs: ``"uniform"``, which keeps predictions at different targets
                 consistent with each other, or ``"target"``.
             generator: Source of randomness.
-            chunk_size: Number of samples computed at a time; it bounds the memory only.
+            chunk_size: Number of samples computed at a time; it bounds the memory of the
+                network only, since the mixture keeps ``num_samples * targets * rank`` numbers.
 
         Raises:
             ValueError: If an argument has a wrong shape, dtype or value.

@@ -151,17 +151,19 @@ def evaluate(
     task.check()
     _check_targets(task)
     streams = spawn(generator, task.batch_size)
-    records = [
-        evaluate_task(
-            model,
-            task[row],
-            estimator=estimator,
-            num_samples=num_samples,
-            generator=streams[row],
-            chunk_size=chunk_size,
-        )
-        for row in tqdm(range(task.batch_size), desc="tasks", disable=not progress)
-    ]
+    # Left by an error too, so that its message has a line of its own.
+    with tqdm(range(task.batch_size), desc="tasks", disable=not progress) as rows:
+        records = [
+            evaluate_task(
+                model,
+                task[row],
+                estimator=estimator,
+                num_samples=num_samples,
+                generator=streams[row],
+                chunk_size=chunk_size,
+            )
+            for row in rows
+        ]
     return Evaluation.summarize(records)
 
 
@@ -226,5 +228,8 @@ def evaluate_task(
 
 
 def _check_targets(task: Task) -> None:
-    if task.target.num_points == 0:
-        raise ValueError("task must have at least one target to score, got none.")
+    if task.batch_size == 0 or task.target.num_points == 0:
+        raise ValueError(
+            "there must be at least one task and one target to score, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from danp_lib.generators import TaskGenerator, check_sizes
 from danp_lib.setconv import Grid
@@ -42,9 +44,12 @@ def cut_windows(
         ValueError: If there is more than one series, a size is not positive, or no window fits.
     """
     if series.batch_size != 1:
-        raise ValueError(f"series must be one function, got a table of {series.batch_size}.")
-    if not width > 0.0 or not (stride is None or stride > 0.0):
-        raise ValueError(f"width and stride must be positive, got {width} and {stride}.")
+        raise ValueError(
+            f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
+            "as in cut_windows(table[i], ...), and stack what comes out."
+        )
+    if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
+        raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
     real = series.compact()
     x, y = real.x.flatten(), real.y.flatten()
     if len(x) < 2:
@@ -73,6 +78,30 @@ def cut_windows(
     relative = (x[index] - starts.unsqueeze(1)).masked_fill(~mask, 0.0)
     values = y[index].masked_fill(~mask, 0.0)
     return PointSet(relative.unsqueeze(-1), values.unsqueeze(-1), mask), starts
+
+
+def stack(tables: Sequence[PointSet]) -> PointSet:
+    """One table of the functions of several, padded to the fullest; their inputs may differ.
+
+    Args:
+        tables: Tables of one dtype, ``(functions, points, 1)`` each.
+
+    Returns:
+        ``(all functions, most points, 1)``, in the order given; a padded entry holds 0.
+
+    Raises:
+        ValueError: If there is no table, or their dtypes differ.
+    """
+    if not tables or len({table.x.dtype for table in tables}) > 1:
+        found = [table.x.dtype for table in tables]
+        raise ValueError(f"tables must be one or more, of one dtype, got {found}.")
+    most = max(table.num_points for table in tables)
+    padding = [(0, 0, 0, most - table.num_points) for table in tables]
+    return PointSet(
+        torch.cat([F.pad(t.x, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.y, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.mask, pad[2:]) for t, pad in zip(tables, padding, strict=True)]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

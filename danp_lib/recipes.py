@@ -106,7 +106,8 @@ def recipe(
         ("dataset", dataset, tuple(GENERATORS)),
     ):
         if value not in known:
-            raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}.")
+            hint = "; data of your own are for Python, see the book" if what == "dataset" else ""
+            raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}.")
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64

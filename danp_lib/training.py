@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -59,7 +60,7 @@ def train(
     task_generator: TaskGenerator,
     config: TrainingConfig,
     *,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     max_minutes: float | None = None,
     compile_model: bool = False,
     progress: bool = True,
@@ -106,7 +107,8 @@ def train(
         gradient_clip=config.gradient_clip,
     )
     state = RunState(model, optimizer, for_training, task_generator, config)
-    history = load_state(folder, state) if folder is not None else []
+    place = None if folder is None else Path(folder)
+    history = load_state(place, state) if place is not None else []
     step_function = TrainingStep(state, compile_model)
     validation = draw_validation_batches(
         model,
@@ -143,8 +145,8 @@ def train(
                 bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
                 if callback is not None:
                     callback(record)
-                if folder is not None and (validating or leaving):
-                    save_state(folder, state, history)
+                if place is not None and (validating or leaving):
+                    save_state(place, state, history)
             if leaving:
                 break
     model.eval()

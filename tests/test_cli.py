@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from danp_lib import cli_train, pretrained, recipes
+from danp_lib import cli_predict, cli_train, pretrained, recipes
 from danp_lib.cards import read_card, render_card
 from danp_lib.checkpoint import load_checkpoint, read_header, save_checkpoint
 from danp_lib.cli import app
@@ -262,8 +262,13 @@ def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here
     nothing = Sawtooth().sample_task(1, num_targets=0, generator=generator)
     save_tasks(here / "t", nothing, metadata={})
     line = refused("evaluate", checkpoints["danp"], "--tasks", here / "t")
-    assert "task must have at least one target to score, got none" in line
+    assert "at least one task and one target to score, got" in line
     assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "must lie in the model's domain [1989.0, 1991.0], got" in line
 
 
 def test_table_prints_the_table() -> None:
@@ -365,7 +370,7 @@ def test_predict_speaks_the_units_of_the_data(
 ) -> None:
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
     model = load_checkpoint(checkpoints[name])
-    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    save_checkpoint("scaled.safetensors", model, scaling=scaling)
     options = ["--num-samples", 6, "--samples", 2, "--seed", 5]
     write(here / "a.csv", CONTEXT)
     write(here / "b.csv", AT)
@@ -398,13 +403,64 @@ def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
     assert [row[0] for row in rows] == [0.0, 1.0]
 
 
+def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: Path) -> None:
+    model = load_checkpoint(checkpoints["convgnp"])
+    trained = {"training": {"batch": {"context_size": [0, 2]}}}
+    save_checkpoint("known.safetensors", model, provenance=trained)
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,\n0.7,NA\n1,0.25\n")
+    write(here / "b.csv", "time\n0.25\n")
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
+    result = danp("predict", "known.safetensors", *files)
+    assert result.stderr == "danp: a.csv: 2 rows have no output and are left out.\n"
+    header, _ = read(here / "c.csv")
+    assert header[:2] == ["time", "mean"]
+
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n1,0.25\n")
+    result = danp("predict", "known.safetensors", *files)
+    assert result.exit_code == 0
+    assert "the outputs reach 11 in the model's units" in result.stderr
+    assert "3 points are more than the 2 that the model was trained with" in result.stderr
+
+
+def test_predict_does_not_write_over_what_it_reads(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    copy = here / "model.safetensors"
+    copy.write_bytes(checkpoints["convcnp"].read_bytes())
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    for out in ("a.csv", here / "b.csv", "./model.safetensors"):
+        says = refused("predict", copy, "--context", "a.csv", "--at", "b.csv", "--out", out)
+        assert "which is read from" in says
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["danp", "convgnp"])
+def test_many_inputs_are_predicted_in_parts_that_agree(
+    name: str, checkpoints: dict[str, Path], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
+        monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
+        files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
+        good("predict", checkpoints[name], *files, "--num-samples", 6)
+    (_, whole), (_, parts) = read(here / "whole.csv"), read(here / "parts.csv")
+    assert len(whole) == len(parts) == 4
+    for together, apart in zip(whole, parts, strict=True):
+        assert apart == pytest.approx(together, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("context", "at", "message"),
     [
         ("x,y\n0,1\n0.5,abc\n", AT, "a.csv, line 3: y must be a number, got 'abc'"),
-        ("x,y\n0,nan\n", AT, "a.csv, line 2: y must be finite in float32, got 'nan'"),
+        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite in float32, got 'inf'"),
         ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
-        ("x,y\n0,\n", AT, "a.csv, line 2: y must be a number, got ''"),
+        ("x,y\n,1\n", AT, "a.csv, line 2: x must be a number, got ''"),
+        ("x;y\n0;1\n", AT, "got 'x;y'. Columns must be separated by commas"),
+        ('x,y\n0,"1,25"\n', AT, "y must be a number, got '1,25'; write it with a decimal point"),
         ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x must lie in the model's domain [-2.0, 2.0], got"),
         ("x,y\n1\n", AT, "a.csv, line 2: 2 values must stand here, got 1"),
         ("x,z\n0,1\n", AT, "a.csv, line 1: the header must name the column 'y' once"),
@@ -526,6 +582,13 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     assert header.task_generator.name == "square"
     shown = json.loads(good("info", path, "--json"))
     assert shown["card"]["sha256"] == card.sha256
+
+
+def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
+    (tiny / "danp.safetensors").write_bytes(b"weights of a week")
+    says = refused(*TRAIN, "--out", "danp.safetensors")
+    assert "got danp.safetensors, which another run has made" in says
+    assert (tiny / "danp.safetensors").read_bytes() == b"weights of a week"
 
 
 def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
