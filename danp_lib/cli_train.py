@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
-import shutil
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from danp_lib.cards import Card, write_card
 from danp_lib.cards_origin import commit, hardware
 from danp_lib.checkpoint import save_checkpoint
+from danp_lib.compiling import can_compile
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
 from danp_lib.danp import DANPConfig
@@ -95,8 +94,7 @@ def run_recipe(
     model = recipe.build_model().to(target)
     num_steps = recipe.training.num_steps
     if compile_model is None:
-        compiler = shutil.which(os.environ.get("CXX", "c++"))
-        compile_model = target.type == "cpu" and num_steps >= COMPILING_PAYS_FROM and bool(compiler)
+        compile_model = num_steps >= COMPILING_PAYS_FROM and can_compile(target)
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()

@@ -26,6 +26,9 @@ from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP, ar_log_prob
 from danp_lib.tasks import Task
 
+CHUNK_SIZE = 256
+"""Number of samples computed at a time, where nothing else is asked for."""
+
 Estimator = Literal["model", "noising", "both", "autoregressive"]
 ESTIMATORS = ("model", "noising", "both", "autoregressive")
 
@@ -125,7 +128,7 @@ def evaluate(
     estimator: Estimator = "both",
     num_samples: int = 256,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
@@ -174,7 +177,7 @@ def evaluate_task(
     estimator: Estimator,
     num_samples: int,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
 ) -> TaskRecord:
     """Evaluate a model on one task; see :func:`evaluate`.
 

@@ -45,6 +45,7 @@ MINIATURE: dict[str, Any] = {
         "ar-convcnp-sawtooth": "--model ar-convcnp --steps 1",
     },
     "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
+    "compiled": "",
     "marginals": "--num-samples 4",
     "samples": "--max-samples 100",
     "cost": "--threads 1 --num-targets 1 2 --num-samples 2 --seconds 0",
