@@ -204,7 +204,7 @@ def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list
     """What in a context, in the model's units, may be a mistake."""
     notes = []
     if missing:
-        notes.append(f"{missing} rows have no output and are left out.")
+        notes.append(f"rows without an output are left out: {missing}.")
     if (y := given.y.abs()).numel() and float(y.max()) > FAR:
         notes.append(
             f"the outputs reach {float(y.max()):.3g} in the model's units, where their spread "

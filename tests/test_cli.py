@@ -411,7 +411,7 @@ def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: 
     write(here / "b.csv", "time\n0.25\n")
     files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
     result = danp("predict", "known.safetensors", *files)
-    assert result.stderr == "danp: a.csv: 2 rows have no output and are left out.\n"
+    assert result.stderr == "danp: a.csv: rows without an output are left out: 2.\n"
     header, _ = read(here / "c.csv")
     assert header[:2] == ["time", "mean"]
 
