@@ -223,9 +223,9 @@ def predict(
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
 
-    The result has the columns x, mean, sd (standard deviation), then q0.05 and so on for the
-    quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units of
-    the data that the model was trained on, where the checkpoint knows them. Rows of the context
+    The result has the column of inputs, mean, sd (standard deviation), then q0.05 and so on for
+    the quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units
+    of the data that the model was trained on, where the checkpoint knows them. Rows of the context
     without an output are left out; that, outputs far off the model's scale and more points than the
     model was trained with are said on the standard error.
     """

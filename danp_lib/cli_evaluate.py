@@ -12,7 +12,13 @@ import torch
 
 from danp_lib.benchmark import benchmark_tasks
 from danp_lib.checkpoint import load_scaling
-from danp_lib.cli_info import checkpoint_path, data_domain, load_model
+from danp_lib.cli_info import (
+    checkpoint_path,
+    data_domain,
+    domain_message,
+    load_model,
+    off_domain,
+)
 from danp_lib.cli_train import checked_device
 from danp_lib.evaluation import ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.generators import GENERATORS
@@ -79,17 +85,12 @@ def evaluate_checkpoint(
 
 def _check_inputs(task: Task, domain: tuple[float, float], tasks: str) -> None:
     """Refuse inputs off a domain before the work, and in the units of the file."""
-    low, high = domain
-    # A file in float32 rounds the ends.
-    slack = 1e-6 * max(abs(low), abs(high), high - low)
-    for key, points in (("xc", task.context), ("xt", task.target)):
-        real = points.x[points.mask]
-        off = real[(real < low - slack) | (real > high + slack)]
-        if off.numel():
-            raise ValueError(
-                f"{tasks}: {key} must lie in the model's domain [{low}, {high}], got "
-                f"{float(off[0])}."
-            )
+    for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
+        if points is not None:
+            real = points.x[points.mask]
+            off = real[off_domain(real, domain)]
+            if off.numel():
+                raise ValueError(f"{tasks}: {key} {domain_message(domain, float(off[0]))}")
 
 
 def render(result: Mapping[str, Any]) -> str:

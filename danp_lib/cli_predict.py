@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,10 +16,16 @@ import torch
 from torch import Tensor
 
 from danp_lib.checkpoint import load_scaling, read_header
-from danp_lib.cli_info import checkpoint_path, data_domain, load_model
+from danp_lib.cli_info import (
+    checkpoint_path,
+    data_domain,
+    domain_message,
+    load_model,
+    off_domain,
+)
 from danp_lib.danp import DANP
 from danp_lib.files import check_output, write_atomically
-from danp_lib.observations_reading import MISSING, read_columns, read_number
+from danp_lib.observations_reading import read_columns, read_number, read_output
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.scaling import Scaling
 from danp_lib.tasks import PointSet
@@ -36,39 +43,43 @@ def read_points(
     """Read numbers from the named columns of a CSV file with a header; others are ignored.
 
     Args:
-        path: The file.
+        path: The file; it is read once, and may be a pipe.
         columns: Names of the columns wanted: of the inputs, and where there is a second, of the
-            outputs, whose rows are left out where it is missing.
+            outputs, of which some may be missing.
         domain: The interval that inputs must lie in.
 
     Returns:
-        One list a row, in the order of ``columns``.
+        One list a row, in the order of ``columns``; a missing output is NaN.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    return [
-        [
-            _number(cell, column, where, domain if column == columns[0] else None)
-            for cell, column in zip(cells, columns, strict=True)
-        ]
-        for where, cells in read_columns(path, columns)
-        if len(columns) == 1 or cells[1].lower() not in MISSING
-    ]
+    readers = (_input, read_output)
+    points = []
+    for where, cells in read_columns(path, columns):
+        parts = zip(cells, columns, readers, strict=False)
+        row = [read(cell, column, where) for cell, column, read in parts]
+        for value, column, cell in zip(row, columns, cells, strict=True):
+            # The models compute in float32.
+            if abs(value) > torch.finfo(torch.float32).max:
+                raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
+        if off_domain(torch.tensor(row[0], dtype=torch.float64), domain):
+            raise ValueError(f"{where}: {columns[0]} {domain_message(domain, cells[0])}")
+        points.append(row)
+    return points
 
 
-def _number(cell: str, column: str, where: str, domain: tuple[float, float] | None) -> float:
-    value = read_number(cell, column, where)
-    # The models compute in float32.
-    if not math.isfinite(value) or abs(value) > torch.finfo(torch.float32).max:
-        raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
-    if domain is not None and not domain[0] <= value <= domain[1]:
+def _input(cell: str, column: str, where: str) -> float:
+    if re.match(r"\d{4}-\d\d", cell):
         raise ValueError(
-            f"{where}: {column} must lie in the model's domain [{domain[0]}, {domain[1]}], got "
-            f"{cell}."
+            f"{where}: {column} must be a number, got the date {cell!r}; give it as a year, as "
+            "from_csv reads it."
         )
+    value = read_number(cell, column, where)
+    if not math.isfinite(value):
+        raise ValueError(f"{where}: {column} must be finite, got {cell!r}.")
     return value
 
 
@@ -132,18 +143,23 @@ def predict(
     """
     if samples < 0:
         raise ValueError(f"samples must be >= 0, got {samples}.")
+    if x == y:
+        raise ValueError(f"x and y must name different columns, got {x!r} for both.")
+    drawn = [f"sample_{i + 1}" for i in range(samples)]
+    if x in ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn):
+        raise ValueError(f"x must not be named like a column of the result, got {x!r}.")
     source = checkpoint_path(checkpoint)
     check_output(out, source, context, at)
     model, scaling = load_model(checkpoint), load_scaling(source)
     domain = data_domain(model, scaling)
-    known = read_points(context, (x, y), domain=domain)
+    rows = read_points(context, (x, y), domain=domain)
+    known = [row for row in rows if not math.isnan(row[1])]
     inputs = [value for (value,) in read_points(at, (x,), domain=domain)]
     if not inputs:
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
     points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
     given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
-    missing = len(read_columns(context, (x,))) - len(known)
-    for note in _notes(given, missing, read_header(source).provenance):
+    for note in _notes(given, len(rows) - len(known), read_header(source).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
     xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
     # Joint samples need all inputs together. Marginals do not: equal seeds give equal walks.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from danp_lib.cards import Card, write_card
+from danp_lib.cards import Card, card_paths, write_card
 from danp_lib.cards_origin import commit, hardware
 from danp_lib.checkpoint import save_checkpoint
 from danp_lib.compiling import can_compile
@@ -35,20 +35,22 @@ def places(out: Path, name: str) -> tuple[Path, Path]:
         name: Name of the checkpoint in a folder.
 
     Raises:
-        ValueError: If the folder is a file, or there is a checkpoint already that no run in the
-            folder has made.
+        ValueError: If the folder is a file, or there is a checkpoint or a card already that no run
+            in the folder has made.
         OSError: If the file cannot be written.
     """
     if out.exists() and not out.is_dir() and out.suffix != ".safetensors":
         raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
     single = out.suffix == ".safetensors"
     path, folder = (out, Path("runs") / out.stem) if single else (out / f"{name}.safetensors", out)
-    check_writable(path)
-    check_writable(folder / "log.jsonl")
-    if path.exists() and not (folder / "state.safetensors").exists():
+    made = (path, *card_paths(path))
+    for file in (*made, folder / "log.jsonl"):
+        check_writable(file)
+    taken = [file for file in made if file.exists()]
+    if taken and not (folder / "state.safetensors").exists():
         raise ValueError(
-            f"out must be new, or of the run in {folder}, got {path}, which another run has made; "
-            "move it, or choose another name."
+            f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
+            "made; move it, or choose another name."
         )
     return path, folder
 

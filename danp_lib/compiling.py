@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from danp_lib.danp import DANP
 
 
 def can_compile(device: torch.device | str) -> bool:
-    """Whether the device is a CPU and there is a C++ compiler, ``c++`` or what ``CXX`` names."""
+    """Whether the device is a CPU and there is PyTorch's C++ compiler, or what ``CXX`` names."""
+    usual = "clang++" if sys.platform == "darwin" else "g++"
     is_cpu = torch.device(device).type == "cpu"
-    return is_cpu and shutil.which(os.environ.get("CXX", "c++")) is not None
+    return is_cpu and shutil.which(os.environ.get("CXX", usual)) is not None
 
 
 def compile_unet(model: ConvNP | DANP, *, batch_size: int) -> None:

@@ -108,8 +108,9 @@ def load_subject(
         name: One of :data:`NAMES`.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
-        compiled: Compile the network for passes of :data:`~danp_lib.evaluation.CHUNK_SIZE` samples,
-            if there is one and :func:`~danp_lib.compiling.can_compile` says so.
+        compiled: Compile a DANP's network for passes of
+            :data:`~danp_lib.evaluation.CHUNK_SIZE` samples, if
+            :func:`~danp_lib.compiling.can_compile` says so.
 
     Raises:
         ValueError: If there is no such name.
@@ -118,7 +119,7 @@ def load_subject(
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
     kind, dataset = name.rsplit("-", 1)
-    compiled = compiled and kind != CEILING and can_compile(device)
+    compiled = compiled and kind.startswith("danp") and can_compile(device)
     if kind == CEILING:
         model: Any = ORACLES[dataset]()
         device, configuration, weights = "cpu", to_dict(model), None
@@ -236,6 +237,7 @@ def command_line(
         parser.add_argument(
             "--compiled",
             action="store_true",
-            help="on a CPU with a C++ compiler, compile the network first: for hundreds of samples",
+            help=f"on a CPU with a C++ compiler, compile a DANP's network for {CHUNK_SIZE} samples "
+            "and more",
         )
     return parser

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from danp_lib.evaluation import ESTIMATORS, Estimator, Evaluation, evaluate
+from danp_lib.evaluation import CHUNK_SIZE, ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.evaluation_origin import (
     CEILING,
     NAMES,
@@ -64,13 +64,15 @@ def run_benchmark(
         num_samples: Likewise.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
-        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`.
+        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`, where there are samples
+            enough.
         progress: Show a progress bar on the standard error.
 
     Raises:
         ValueError: If the name or another argument is not one of its choices.
         FileNotFoundError: If the weights or the benchmark set are missing.
     """
+    compiled = compiled and num_samples >= CHUNK_SIZE
     subject = load_subject(name, seed=seed, device=device, compiled=compiled)
     evaluation = evaluate(
         subject.model,

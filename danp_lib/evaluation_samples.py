@@ -10,6 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from danp_lib.danp import DANP
+from danp_lib.evaluation import CHUNK_SIZE
 from danp_lib.evaluation_curves import (
     SampleAverage,
     SampleCurve,
@@ -65,7 +66,8 @@ def run_samples(
         max_samples: As in :func:`~danp_lib.evaluation_curves.sample_curves`.
         seed: Of the samples; a task's do not depend on which others are taken.
         device: What to compute on.
-        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`.
+        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`, where there are samples
+            enough.
         progress: Show a progress bar on the standard error.
 
     Raises:
@@ -73,6 +75,7 @@ def run_samples(
             seed or versions.
         FileNotFoundError: If the weights or the benchmark set are missing.
     """
+    compiled = compiled and (max_samples is None or max_samples >= CHUNK_SIZE)
     subject = load_subject(name, seed=seed, device=device, compiled=compiled)
     if not isinstance(subject.model, DANP):
         raise ValueError(f"name must be that of a DANP, which draws samples, got {name!r}.")

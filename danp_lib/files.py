@@ -73,7 +73,7 @@ def check_output(path: str | os.PathLike[str], *sources: str | os.PathLike[str])
     check_writable(path)
     for source in map(Path, sources):
         if Path(path).exists() and source.exists() and source.samefile(path):
-            raise ValueError(f"out must be a new file, got {path}, which is read from.")
+            raise ValueError(f"out must not be a file that is read, got {path}.")
 
 
 def split_header(data: bytes) -> tuple[dict[str, Any], int]:

@@ -46,7 +46,7 @@ def cut_windows(
     if series.batch_size != 1:
         raise ValueError(
             f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
-            "as in cut_windows(table[i], ...), and stack what comes out."
+            "as in windows, starts = cut_windows(table[i], ...), and stack the windows."
         )
     if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
         raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
@@ -84,17 +84,22 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
     """One table of the functions of several, padded to the fullest; their inputs may differ.
 
     Args:
-        tables: Tables of one dtype, ``(functions, points, 1)`` each.
+        tables: Tables of one dtype and one input dimension, ``(functions, points, dim)`` each.
 
     Returns:
-        ``(all functions, most points, 1)``, in the order given; a padded entry holds 0.
+        ``(all functions, most points, dim)``, in the order given; what padding adds holds 0.
 
     Raises:
-        ValueError: If there is no table, or their dtypes differ.
+        ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
     """
-    if not tables or len({table.x.dtype for table in tables}) > 1:
-        found = [table.x.dtype for table in tables]
-        raise ValueError(f"tables must be one or more, of one dtype, got {found}.")
+    if not all(isinstance(table, PointSet) for table in tables):
+        found = ", ".join(type(table).__name__ for table in tables)
+        raise ValueError(f"tables must be PointSets, got {found}.")
+    if len(kinds := {(table.x.dtype, table.x.shape[-1]) for table in tables}) != 1:
+        raise ValueError(
+            "tables must be one or more, of one dtype and one input dimension, got "
+            f"{sorted(kinds, key=str)}."
+        )
     most = max(table.num_points for table in tables)
     padding = [(0, 0, 0, most - table.num_points) for table in tables]
     return PointSet(

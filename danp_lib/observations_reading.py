@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -98,7 +99,7 @@ def from_labelled(data: Any) -> PointSet:
         try:
             return from_arrays(labels.to_numpy(), values)
         except ValueError as error:
-            if values.ndim == 1 or labels.dtype != object:
+            if values.ndim == 1 or not any(isinstance(label, str) for label in labels):
                 raise
             raise ValueError(
                 f"{error} A row of a DataFrame is one function, of the column labels; where a "
@@ -125,7 +126,7 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     """
     path = Path(path)
     rows = read_columns(path, (x, y))
-    outputs = [_value(cells[1], y, where) for where, cells in rows]
+    outputs = [read_output(cells[1], y, where) for where, cells in rows]
     # The first tells what they all must be, so that one wrong cell is the one that is named.
     read = read_number if rows and _is_number(rows[0][1][0]) else _date
     inputs: NDArray[Any] = np.array([read(cells[0], x, where) for where, cells in rows])
@@ -184,7 +185,8 @@ def read_number(cell: str, column: str, where: str) -> float:
     """
     if _is_number(cell):
         return float(cell)
-    hint = "; write it with a decimal point" if _is_number(cell.replace(",", ".")) else ""
+    comma = "; write it with a decimal point, and thousands without a separator"
+    hint = comma if _is_number(cell.replace(",", "")) else ""
     raise ValueError(f"{where}: {column} must be a number, got {cell!r}{hint}.")
 
 
@@ -261,7 +263,12 @@ def _outputs(y: ArrayLike) -> NDArray[np.float64]:
     return numbers
 
 
-def _value(cell: str, column: str, where: str) -> float:
+def read_output(cell: str, column: str, where: str) -> float:
+    """The finite number in a cell; NaN where it is missing.
+
+    Raises:
+        ValueError: If it holds something else; with its place.
+    """
     if cell.lower() in MISSING:
         return math.nan
     if not _is_number(cell) and not any(character.isdigit() for character in cell):
@@ -276,13 +283,14 @@ def _value(cell: str, column: str, where: str) -> float:
 
 
 def _date(cell: str, column: str, where: str) -> np.datetime64:
-    with suppress(ValueError):
+    # A time in a zone may leave the calendar.
+    with suppress(ValueError, OverflowError):
         moment = datetime.fromisoformat(cell)
         if moment.tzinfo is not None:
             return np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
-    # NumPy takes words such as "today" too.
+    # NumPy takes words such as "today" too, and warns of zones.
     if cell[:1].isdigit():
-        with suppress(ValueError):
+        with suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
             return np.datetime64(cell, "us")
     raise ValueError(
         f"{where}: {column} must be a number in every line, or a date such as 1958-03-29 in "

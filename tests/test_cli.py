@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from danp_lib.evaluation import evaluate
 from danp_lib.evaluation_table import table
 from danp_lib.generators import Sawtooth
 from danp_lib.objective import BatchConfig
+from danp_lib.observations_reading import from_csv
 from danp_lib.recipes import Recipe
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.scaling import Scaling
@@ -268,7 +271,43 @@ def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here
     save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
     save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
     line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
-    assert "must lie in the model's domain [1989.0, 1991.0], got" in line
+    assert "t: xc must lie in the model's domain [1989.0, 1991.0], got" in line
+    inside = Sawtooth().sample_task(1, pool_size=4, dtype=torch.float64, generator=generator)
+    context, target = (PointSet(1990 + s.x / 2, s.y) for s in (inside.context, inside.target))
+    save_tasks(here / "t", Task(context, target, inside.pool), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "t: x_pool must lie in the model's domain [1989.0, 1991.0], got" in line
+
+
+def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: Path) -> None:
+    dates = ["2001-01-01T18:47", "2001-01-09", "2001-01-28T17:59:33"]
+    rows = "".join(f"{date},{k}\n" for k, date in enumerate(dates))
+    write(here / "dates.csv", "x,y\n" + rows)
+    table = from_csv(here / "dates.csv")
+    scaling = Scaling.fit(table)
+    save_checkpoint("own.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    ends = [float(end) for end in table.x[0, [0, 2], 0]]
+    write(here / "a.csv", CONTEXT.split("\n")[0] + "\n")
+    write(here / "b.csv", "x\n" + "".join(f"{end!r}\n" for end in ends))
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", "own.safetensors", *files)
+    assert [row[0] for row in read(here / "c.csv")[1]] == ends
+    span = ends[1] - ends[0]
+    write(here / "b.csv", f"x\n{ends[1] + 1e-5 * span!r}\n")
+    assert "b.csv, line 2: x must lie in the model's domain" in refused(
+        "predict", "own.safetensors", *files
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_context_may_come_through_a_pipe(checkpoints: dict[str, Path], here: Path) -> None:
+    os.mkfifo(here / "a")
+    writer = threading.Thread(target=write, args=(here / "a", CONTEXT), daemon=True)
+    writer.start()
+    write(here / "b.csv", AT)
+    files = ["--context", "a", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", checkpoints["danp"], *files)
+    assert len(read(here / "c.csv")[1]) == 4
 
 
 def test_table_prints_the_table() -> None:
@@ -432,7 +471,7 @@ def test_predict_does_not_write_over_what_it_reads(
     before = {path: path.read_bytes() for path in here.iterdir()}
     for out in ("a.csv", here / "b.csv", "./model.safetensors"):
         says = refused("predict", copy, "--context", "a.csv", "--at", "b.csv", "--out", out)
-        assert "which is read from" in says
+        assert "out must not be a file that is read, got" in says
     assert {path: path.read_bytes() for path in here.iterdir()} == before
 
 
@@ -455,8 +494,12 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
 @pytest.mark.parametrize(
     ("context", "at", "message"),
     [
-        ("x,y\n0,1\n0.5,abc\n", AT, "a.csv, line 3: y must be a number, got 'abc'"),
-        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite in float32, got 'inf'"),
+        (
+            "x,y\n0,1\n0.5,abc\n",
+            AT,
+            "a.csv, line 3: y must be a number, or missing (an empty",
+        ),
+        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite, or empty, got 'inf'"),
         ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
         ("x,y\n,1\n", AT, "a.csv, line 2: x must be a number, got ''"),
         ("x;y\n0;1\n", AT, "got 'x;y'. Columns must be separated by commas"),
@@ -472,6 +515,11 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
         (CONTEXT, "t\n1\n", "b.csv, line 1: the header must name the column 'x' once"),
         (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x must lie in the model's domain"),
         (CONTEXT, "x\ninf\n", "b.csv, line 2: x must be finite"),
+        (
+            CONTEXT,
+            "x\n2001-01-01\n",
+            "b.csv, line 2: x must be a number, got the date '2001",
+        ),
     ],
 )
 def test_predict_refuses_a_bad_file_by_its_line(
@@ -493,6 +541,9 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--quantiles", "0.5,0.5"], "quantiles must be different numbers in (0, 1)"),
         (["--quantiles", "half"], "quantiles must be different numbers in (0, 1)"),
         (["--samples", "-1"], "samples must be >= 0, got -1"),
+        (["--x", "y"], "x and y must name different columns, got 'y' for both"),
+        (["--x", "q0.5"], "x must not be named like a column of the result, got 'q0.5'"),
+        (["--x", "sample_2", "--samples", "2"], "of the result, got 'sample_2'"),
         (["--num-samples", "0"], "num_samples must be >= 1, got 0"),
         (["--out", "."], "is a folder"),
         (["--out", "a.csv/c.csv"], "a.csv is not a folder"),
@@ -587,8 +638,17 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
 def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
     (tiny / "danp.safetensors").write_bytes(b"weights of a week")
     says = refused(*TRAIN, "--out", "danp.safetensors")
-    assert "got danp.safetensors, which another run has made" in says
+    assert "got danp.safetensors, which that run has not made" in says
     assert (tiny / "danp.safetensors").read_bytes() == b"weights of a week"
+
+
+@pytest.mark.parametrize("name", ["notes.md", "notes.json"])
+def test_a_file_where_a_card_goes_is_not_replaced(tiny: Path, name: str) -> None:
+    write(tiny / name, "mine")
+    says = refused(*TRAIN, "--out", "notes.safetensors")
+    assert f"got {name}, which that run has not made" in says
+    assert (tiny / name).read_text(encoding="utf-8") == "mine"
+    assert list(tiny.iterdir()) == [tiny / name]
 
 
 def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,18 @@ class TestStack:
         assert Observations(table=both).digest == Observations(table=stack([both])).digest
 
     def test_no_table_and_two_dtypes_are_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"one or more, of one dtype, got \[\]"):
+        with pytest.raises(ValueError, match=r"one input dimension, got \[\]"):
             stack([])
-        with pytest.raises(ValueError, match=r"got \[torch.float32, torch.float64\]"):
+        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float64, 1\)\]"):
             stack([table_of(), table_of().to(torch.float64)])
+        plane = PointSet(torch.zeros(1, 3, 2), torch.zeros(1, 3, 1))
+        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float32, 2\)\]"):
+            stack([table_of(), plane])
+
+    def test_windows_are_stacked_without_their_starts(self) -> None:
+        cut: Any = cut_windows(table_of(1, 9), 1.0)
+        with pytest.raises(ValueError, match="tables must be PointSets, got tuple"):
+            stack([cut])
 
 
 class TestWindows:

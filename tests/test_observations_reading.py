@@ -110,6 +110,9 @@ class TestLabelled:
         table = from_labelled(pd.DataFrame([Y, X], columns=X))
         assert table.sizes.tolist() == [3, 4]
         assert table[1].y.flatten().tolist() == X
+        by_column = pd.DataFrame({"time": X, "temperature": Y})
+        with pytest.raises(ValueError, match=r"where a column is one, give the frame's \.T"):
+            from_labelled(by_column)
 
     def test_pandas_dates_and_periods(self) -> None:
         pd: Any = pytest.importorskip("pandas")
@@ -183,6 +186,8 @@ class TestCsv:
             ('x,y\n0,1\n1,"2,5"\n', "got '2,5'; write it with a decimal point"),
             ("x\ty\n0\t1\n", "must name the column 'x' once .* must be separated by commas"),
             ("x,y\ntoday,1\nnow,2\n", "line 2: x must be a number in every line, or a date"),
+            ("x,y\n0001-01-01T00:00+02:00,1\n", "line 2: x must be a number in every line, or a"),
+            ("x,y\n2001-01-01T00:00 UTC,1\n", "line 2: x must be a number in every line, or a"),
             ("x,y\n10,1\n20,2\n2001-01-01,3\n", "line 4: x must be a number, got '2001-01-01'"),
             ("x,y\n0,1\n1,inf\n", "line 3: y must be finite, or empty, got 'inf'"),
             (
