@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from danp_lib.configuration import from_dict, to_dict
 from danp_lib.files import split_header, with_sorted_header, write_atomically
 from danp_lib.generators import GENERATORS, TaskGenerator
+from danp_lib.scaling import IDENTITY, Scaling
 
 FORMAT = "danp_lib/1"
 
@@ -75,6 +76,7 @@ def save_checkpoint(
     model: nn.Module,
     *,
     task_generator: TaskGenerator | None = None,
+    scaling: Scaling | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model to one file, whole or not at all; equal arguments give equal bytes.
@@ -84,11 +86,13 @@ def save_checkpoint(
         model: A model of a registered class, on any device.
         task_generator: The prior that it was trained on, if it is one of the library's three; a
             checkpoint of another cannot be loaded with it.
+        scaling: From the units of the data that it was trained on to the model's; see
+            :func:`load_scaling`.
         provenance: Further fields, to be kept as JSON.
 
     Raises:
-        ValueError: If the model's class is not registered, the prior is another, or a weight is not
-            a finite float32.
+        ValueError: If the model's class is not registered, the prior is another, a weight is not a
+            finite float32, or the scaling is in the provenance too.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
@@ -102,6 +106,11 @@ def save_checkpoint(
             f"loaded with, got {task_generator.name!r}; leave it out, and say in the provenance "
             "what the model was trained on."
         )
+    fields = dict(provenance or {})
+    if scaling is not None:
+        if "scaling" in fields:
+            raise ValueError("scaling must be given once, by itself or in the provenance.")
+        fields["scaling"] = to_dict(scaling)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     for key, value in tensors.items():
         if value.dtype != torch.float32 or not value.isfinite().all():
@@ -118,7 +127,7 @@ def save_checkpoint(
         "model": str(name),
         "config": _dumps(to_dict(model.config)),
         "generator": _dumps(generator),
-        "provenance": _dumps(dict(provenance or {})),
+        "provenance": _dumps(fields),
         "sha256": _UNSIGNED,
     }
     data = with_sorted_header(save(tensors, metadata))
@@ -174,6 +183,22 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     return model.eval().to(device)
 
 
+def load_scaling(path: str | os.PathLike[str]) -> Scaling:
+    """The map from the units of the data to a model's that was saved with it; else the identity.
+
+    A loaded model takes and gives its own units: see :class:`~danp_lib.scaling.Scaling`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, was changed, or holds no proper scaling.
+    """
+    values = read_header(path).provenance.get("scaling")
+    try:
+        return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
 def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
     """The header and the tensors, once every byte is known to be as it was written."""
     if not path.is_file():
@@ -182,11 +207,19 @@ def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
     try:
         content, start = split_header(data)
     except ValueError as error:
-        raise CheckpointError(f"{path} is no safetensors file, or was changed: {error}") from error
-    metadata: dict[str, str] = content.get("__metadata__", {})
-    if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: the format must be {FORMAT!r}, got {metadata.get('format')!r}; "
+            f"{path} is no checkpoint, or was changed or cut off: it does not read as a "
+            "safetensors file."
+        ) from error
+    metadata: dict[str, str] = content.get("__metadata__", {})
+    if "format" not in metadata:
+        raise CheckpointError(
+            f"{path} is no checkpoint of danp_lib, or was changed: it names no format. (The state "
+            "of a run and a set of tasks are safetensors files too.)"
+        )
+    if metadata["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path}: the format must be {FORMAT!r}, got {metadata['format']!r}; "
             "this version of danp_lib reads no other."
         )
     digest = str(metadata.get("sha256"))

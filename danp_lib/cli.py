@@ -92,7 +92,9 @@ def _options(
 )
 def train(
     model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")],
-    dataset: Annotated[str, typer.Option(help="sawtooth, square or gp.")],
+    dataset: Annotated[
+        str, typer.Option(help="sawtooth, square or gp; for data of your own, see the book.")
+    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -171,7 +173,8 @@ def evaluate(
 
     The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
     of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
-    and an AR ConvCNP is always rolled out.
+    and an AR ConvCNP is always rolled out. Tasks and densities are in the units of the data that
+    the model was trained on, where the checkpoint knows them.
     """
     from danp_lib.cli_evaluate import evaluate_checkpoint, render
 
@@ -201,9 +204,14 @@ def table(as_json: AsJson = False) -> None:
 )
 def predict(
     checkpoint: Checkpoint,
-    context: Annotated[Path, typer.Option(help="CSV with the columns x and y; may have no rows.")],
+    context: Annotated[
+        Path,
+        typer.Option(help="CSV with the columns x and y; may have no rows, and gaps in y."),
+    ],
     at: Annotated[Path, typer.Option(help="CSV with the column x.")],
-    out: Annotated[Path, typer.Option(help="CSV to write.")],
+    out: Annotated[Path, typer.Option(help="CSV to write; what is there is replaced.")],
+    x: Annotated[str, typer.Option("--x", help="Name of the columns of inputs.")] = "x",
+    y: Annotated[str, typer.Option("--y", help="Name of the column of outputs.")] = "y",
     num_samples: Annotated[
         int, typer.Option(help="Samples of the auxiliary data that a DANP averages over.")
     ] = 256,
@@ -215,24 +223,26 @@ def predict(
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
 
-    The result has the columns x, mean, sd (standard deviation), then q0.05 and so on for the
-    quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units of
-    the data that the model was trained on, where the checkpoint knows them.
+    The result has the column of inputs, mean, sd (standard deviation), then q0.05 and so on for
+    the quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units
+    of the data that the model was trained on, where the checkpoint knows them. Rows of the context
+    without an output are left out; that, outputs far off the model's scale and more points than the
+    model was trained with are said on the standard error.
     """
     from danp_lib import cli_predict
-    from danp_lib.cli_info import load_model, load_scaling
 
     levels = cli_predict.parse_quantiles(quantiles)
     cli_predict.predict(
-        load_model(checkpoint),
+        checkpoint,
         context,
         at,
         out,
+        x=x,
+        y=y,
         num_samples=num_samples,
         quantiles=levels,
         samples=samples,
         seed=seed,
-        scaling=load_scaling(checkpoint),
     )
 
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from danp_lib.cards import card_paths, read_card
 from danp_lib.checkpoint import load_checkpoint, read_header
-from danp_lib.configuration import from_dict, to_dict
+from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
+from danp_lib.danp import DANP
 from danp_lib.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.recipes import recipe
-from danp_lib.scaling import IDENTITY, Scaling
+from danp_lib.scaling import Scaling
 
 
 def checkpoint_path(checkpoint: str) -> Path:
@@ -38,14 +41,24 @@ def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
     return load_checkpoint(checkpoint_path(checkpoint), device=device)
 
 
-def load_scaling(checkpoint: str) -> Scaling:
-    """The units of the data that a checkpoint's model was trained on; the model's where unsaid.
+def data_domain(model: Any, scaling: Scaling) -> tuple[float, float]:
+    """The interval of inputs, in the units of the data, that a model takes."""
+    config = model.config.base if isinstance(model, DANP) else model.config
+    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
+    return low, high
 
-    Raises:
-        ValueError: If ``scaling`` in the checkpoint's provenance is not a scaling.
-    """
-    values = read_header(checkpoint_path(checkpoint)).provenance.get("scaling")
-    return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
+
+def off_domain(x: Tensor, domain: tuple[float, float]) -> Tensor:
+    """Which inputs lie off a domain by more than a rounding, which a model lets pass too."""
+    low, high = domain
+    slack = 2.5e-7 * (high - low)
+    return ~((x >= low - slack) & (x <= high + slack))
+
+
+def domain_message(domain: tuple[float, float], found: object) -> str:
+    """What must be said of an input off the domain."""
+    low, high = (float(f"{end:.12g}") for end in domain)
+    return f"must lie in the model's domain [{low}, {high}], got {found}."
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
-import shutil
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from danp_lib.cards import Card, write_card
+from danp_lib.cards import Card, card_paths, write_card
 from danp_lib.cards_origin import commit, hardware
 from danp_lib.checkpoint import save_checkpoint
+from danp_lib.compiling import can_compile
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import count_parameters
 from danp_lib.danp import DANPConfig
@@ -36,15 +35,23 @@ def places(out: Path, name: str) -> tuple[Path, Path]:
         name: Name of the checkpoint in a folder.
 
     Raises:
-        ValueError: If the folder is a file.
+        ValueError: If the folder is a file, or there is a checkpoint or a card already that no run
+            in the folder has made.
         OSError: If the file cannot be written.
     """
     if out.exists() and not out.is_dir() and out.suffix != ".safetensors":
         raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
     single = out.suffix == ".safetensors"
     path, folder = (out, Path("runs") / out.stem) if single else (out / f"{name}.safetensors", out)
-    check_writable(path)
-    check_writable(folder / "log.jsonl")
+    made = (path, *card_paths(path))
+    for file in (*made, folder / "log.jsonl"):
+        check_writable(file)
+    taken = [file for file in made if file.exists()]
+    if taken and not (folder / "state.safetensors").exists():
+        raise ValueError(
+            f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
+            "made; move it, or choose another name."
+        )
     return path, folder
 
 
@@ -89,8 +96,7 @@ def run_recipe(
     model = recipe.build_model().to(target)
     num_steps = recipe.training.num_steps
     if compile_model is None:
-        compiler = shutil.which(os.environ.get("CXX", "c++"))
-        compile_model = target.type == "cpu" and num_steps >= COMPILING_PAYS_FROM and bool(compiler)
+        compile_model = num_steps >= COMPILING_PAYS_FROM and can_compile(target)
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()

@@ -47,7 +47,7 @@ class ConvNP(nn.Module):
     def forward_unchecked(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """:meth:`forward` without its checks, for training, where the library made the data."""
         features = self.core.features(self.core.encode([context]))
-        return self.core.predictive(features, context, xt, 0)
+        return self.core.predictive(features, [context], xt, 0)
 
     @torch.no_grad()
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:

@@ -28,8 +28,10 @@ class ConvNPConfig:
     The joint Gaussian of a ConvGNP holds at the context's inputs too, and says there what the
     network has not made of the context. Conditioned on the context
     (:func:`danp_lib.conditioning.condition`), its predictive is exact in what is linear and
-    Gaussian, which no number of convolutions is. Independent outputs say nothing of each other,
-    and so nothing changes at rank 0.
+    Gaussian, which no number of convolutions is. A DANP's clean level is conditioned on the noisy
+    sets as well, whose outputs its Gaussian has with their noise; the noisy levels are not
+    conditioned, since noise hides what there is to gain. Independent outputs say nothing of each
+    other, and so nothing changes at rank 0.
 
     Attributes:
         domain: Interval that every input must lie in; the grid covers it.
@@ -45,7 +47,7 @@ class ConvNPConfig:
         factor_divisor: The divisor c.
         head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
         head_channels: Units of each.
-        condition_on_context: Whether the Gaussian is conditioned on the context.
+        conditioned: Whether the clean level's Gaussian is conditioned on all known points.
     """
 
     domain: tuple[float, float] = (-2.0, 2.0)
@@ -61,7 +63,7 @@ class ConvNPConfig:
     factor_divisor: float = 8.0
     head_layers: int = 2
     head_channels: int = 128
-    condition_on_context: bool = False
+    conditioned: bool = False
 
     def __post_init__(self) -> None:
         if self.unet not in UNETS:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danp_lib.conditioning import condition
+from danp_lib.conditioning import KNOWN_VARIANCE, condition
 from danp_lib.convnp_config import ConvNPConfig
 from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.setconv import SetConvDecoder, SetConvEncoder
@@ -64,21 +64,36 @@ class ConvNPCore(nn.Module):
         return self.unet(encoding)
 
     def predictive(
-        self, features: Tensor, context: PointSet, xt: Tensor, index: int | Tensor
+        self, features: Tensor, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor
     ) -> LowRankNormal:
-        """The predictive of one output at target inputs, conditioned on the context if so set up.
+        """The predictive of one output at target inputs; the first output's is conditioned on all
+        that is known, if so set up.
 
         Args:
             features: ``(batch or 1, channels, grid)``.
-            context: The known values of the first output, ``(batch or 1,)``.
+            sets: What was encoded, one batch of sets a channel, ``(batch or 1,)``: the known values
+                of the output with the channel's index.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
-        """
-        target = self.decode(features, xt, index)
-        if not self.config.condition_on_context or self.config.rank == 0 or context.num_points == 0:
-            return target
-        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
-        return condition(target, self.decode(features, x, 0), context)
+        """  # noqa: D205
+        is_noisy = isinstance(index, int) and index > 0
+        if not self.config.conditioned or self.config.rank == 0 or is_noisy:
+            return self.decode(features, xt, index)
+        given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
+        xs = [xt, *(torch.where(points.mask.unsqueeze(-1), points.x, 0.0) for _, points in given)]
+        # Many small calls take far longer than one; but what all samples share is not copied.
+        parts_of: dict[int, Iterator[Tensor]] = {}
+        for batch in {len(x) for x in xs}:
+            same = [x for x in xs if len(x) == batch]
+            hidden = self._hidden(features, torch.cat(same, dim=1))
+            parts_of[batch] = iter(hidden.split([x.shape[1] for x in same], dim=1))
+        z, *parts = [next(parts_of[len(x)]) for x in xs]
+        known = []
+        for (i, points), part in zip(given, parts, strict=True):
+            if not isinstance(index, int):
+                points = points.expand(len(index)).masked_where(index == 0)
+            known.append((self._output(part, i, KNOWN_VARIANCE), points))
+        return condition(self._output(z, index), known)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """What the network says of one output at target inputs, before any conditioning.
@@ -88,9 +103,17 @@ class ConvNPCore(nn.Module):
             xt: ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
-        z = self.decoder(features, self.grid, xt, self.unet.out)
+        return self._output(self._hidden(features, xt), index)
+
+    def _hidden(self, features: Tensor, x: Tensor) -> Tensor:
+        z = self.decoder(features, self.grid, x, self.unet.out)
         for layer in self.hidden:
             z = F.gelu(layer(z))
+        return z
+
+    def _output(
+        self, z: Tensor, index: int | Tensor, floor: float = VARIANCE_FLOOR
+    ) -> LowRankNormal:
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))
@@ -111,7 +134,7 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = VARIANCE_FLOOR + F.softplus(raw)
+        variance = floor + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, variance, factor / self.config.factor_divisor)

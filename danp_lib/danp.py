@@ -87,8 +87,9 @@ class DANP(nn.Module):
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
                 not fit, a value is not finite, or an input is off the model's domain.
         """  # noqa: D205
-        if not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must lie in 0..{self.num_levels}, got {level}.")
+        # A true, a float or a tensor would pass for a number and then select something else.
+        if type(level) is not int or not 0 <= level <= self.num_levels:
+            raise ValueError(f"level must be an int in 0..{self.num_levels}, got {level!r}.")
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
@@ -103,7 +104,7 @@ class DANP(nn.Module):
     ) -> LowRankNormal:
         """:meth:`forward` on levels already masked, without checks; a level a task is allowed."""
         features = self.core.features(self.core.encode([context, *auxiliary]))
-        return self.core.predictive(features, context, xt, level)
+        return self.core.predictive(features, [context, *auxiliary], xt, level)
 
     @torch.no_grad()
     def prepare(self, context: PointSet) -> Prepared:
@@ -138,7 +139,7 @@ class DANP(nn.Module):
         predictives: list[LowRankNormal] = []
         for level in range(self.num_levels, 0, -1):
             x = inputs[level - 1]
-            predictive = self.core.predictive(features, context, x, level)
+            predictive = self.core.decode(features, x, level)
             points = PointSet(x, choose(level, predictive).to(x.dtype))
             if callback is not None:
                 callback(level, predictive, points)
@@ -148,7 +149,7 @@ class DANP(nn.Module):
             encoding = encoding.clone()
             encoding[:, channels] = self.core.encode_set(points, level)
             features = self.core.features(encoding)
-        target = self.core.predictive(features, context, xt, 0)
+        target = self.core.predictive(features, [context, *sets], xt, 0)
         return Denoised(tuple(sets), tuple(predictives), target)
 
     def draw_inputs(
@@ -235,7 +236,8 @@ class DANP(nn.Module):
             auxiliary_inputs: ``"uniform"``, which keeps predictions at different targets
                 consistent with each other, or ``"target"``.
             generator: Source of randomness.
-            chunk_size: Number of samples computed at a time; it bounds the memory only.
+            chunk_size: Number of samples computed at a time; it bounds the memory of the
+                network only, since the mixture keeps ``num_samples * targets * rank`` numbers.
 
         Raises:
             ValueError: If an argument has a wrong shape, dtype or value.

@@ -269,17 +269,19 @@ def _check(
 def _resolve(
     model: DANP, task: Task, estimator: str, auxiliary_inputs: str | None
 ) -> AuxiliaryInputs:
-    """Settle where the auxiliary inputs lie."""
+    """Settle where the auxiliary inputs lie, and refuse a pool that does not serve for it."""
     if estimator == "model":
         return "target" if auxiliary_inputs == "target" else "uniform"
     if auxiliary_inputs == "target" or (auxiliary_inputs is None and task.pool is None):
         return "target"
     needed = model.config.num_auxiliary * model.num_levels
-    available = 0 if task.pool is None else task.pool.num_points
-    if available < needed:
+    pool = PointSet.empty() if task.pool is None else task.pool
+    if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "
-            f"{needed} points of the true function, got {available}; "
+            f"{needed} points of the true function, got {pool.num_points}; "
             "pass auxiliary_inputs='target' where the function is unknown off the targets."
         )
+    if needed > 0:  # without levels nothing is drawn from it
+        model.core.check([("pool", pool)], task.xt)
     return "uniform"

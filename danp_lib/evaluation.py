@@ -26,6 +26,9 @@ from danp_lib.randomness import spawn
 from danp_lib.rollout import ARConvCNP, ar_log_prob
 from danp_lib.tasks import Task
 
+CHUNK_SIZE = 256
+"""Number of samples computed at a time, where nothing else is asked for."""
+
 Estimator = Literal["model", "noising", "both", "autoregressive"]
 ESTIMATORS = ("model", "noising", "both", "autoregressive")
 
@@ -125,7 +128,7 @@ def evaluate(
     estimator: Estimator = "both",
     num_samples: int = 256,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
@@ -151,17 +154,19 @@ def evaluate(
     task.check()
     _check_targets(task)
     streams = spawn(generator, task.batch_size)
-    records = [
-        evaluate_task(
-            model,
-            task[row],
-            estimator=estimator,
-            num_samples=num_samples,
-            generator=streams[row],
-            chunk_size=chunk_size,
-        )
-        for row in tqdm(range(task.batch_size), desc="tasks", disable=not progress)
-    ]
+    # Left by an error too, so that its message has a line of its own.
+    with tqdm(range(task.batch_size), desc="tasks", disable=not progress) as rows:
+        records = [
+            evaluate_task(
+                model,
+                task[row],
+                estimator=estimator,
+                num_samples=num_samples,
+                generator=streams[row],
+                chunk_size=chunk_size,
+            )
+            for row in rows
+        ]
     return Evaluation.summarize(records)
 
 
@@ -172,7 +177,7 @@ def evaluate_task(
     estimator: Estimator,
     num_samples: int,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
 ) -> TaskRecord:
     """Evaluate a model on one task; see :func:`evaluate`.
 
@@ -226,5 +231,8 @@ def evaluate_task(
 
 
 def _check_targets(task: Task) -> None:
-    if task.target.num_points == 0:
-        raise ValueError("task must have at least one target to score, got none.")
+    if task.batch_size == 0 or task.target.num_points == 0:
+        raise ValueError(
+            "there must be at least one task and one target to score, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )

@@ -15,7 +15,7 @@ import torch
 
 from danp_lib.danp import DANP
 from danp_lib.estimators import Estimator, effective_sample_size, log_mean, log_weights
-from danp_lib.evaluation import mean_and_ci95
+from danp_lib.evaluation import CHUNK_SIZE, mean_and_ci95
 from danp_lib.randomness import spawn
 from danp_lib.tasks import Task
 
@@ -124,7 +124,7 @@ def sample_curves(
     row: int = 0,
     max_samples: int | None = None,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
 ) -> tuple[SampleCurve, ...]:
     """The curves of one task, one for each estimator.
 

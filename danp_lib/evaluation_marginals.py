@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from danp_lib.convnp import ConvNP
 from danp_lib.danp import DANP
-from danp_lib.evaluation import mean_and_ci95
+from danp_lib.evaluation import CHUNK_SIZE, mean_and_ci95
 from danp_lib.evaluation_metrics import crps, in_central_interval
 from danp_lib.evaluation_origin import (
     Provenance,
@@ -115,7 +115,7 @@ def score_marginals(
     *,
     num_samples: int = 256,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
     progress: bool = False,
 ) -> Marginals:
     """Score the marginals of a model on a batch of tasks, one by one.
@@ -164,7 +164,7 @@ def score_task(
     *,
     num_samples: int,
     generator: torch.Generator,
-    chunk_size: int = 256,
+    chunk_size: int = CHUNK_SIZE,
 ) -> MarginalRecord:
     """Score the marginals of a model on one task; see :func:`score_marginals`.
 

@@ -17,7 +17,9 @@ import torch
 from danp_lib.benchmark import benchmark_path, benchmark_tasks, sha256
 from danp_lib.cards import Hardware
 from danp_lib.cards_origin import commit, hardware
+from danp_lib.compiling import can_compile, compile_unet
 from danp_lib.configuration import from_dict, to_dict
+from danp_lib.evaluation import CHUNK_SIZE
 from danp_lib.files import data_folders, write_atomically
 from danp_lib.generators import GENERATORS
 from danp_lib.oracle import ORACLES
@@ -49,6 +51,8 @@ class Origin:
         hardware: The machine.
         danp_lib: Version of this library.
         torch: Version of PyTorch.
+        compiled: Whether the network was compiled for passes of many samples; to be known where
+            seconds are compared.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Origin:
     hardware: Hardware
     danp_lib: str
     torch: str
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,13 +99,18 @@ class Subject:
     generator: torch.Generator
 
 
-def load_subject(name: str, *, seed: int, device: torch.device | str = "cpu") -> Subject:
+def load_subject(
+    name: str, *, seed: int, device: torch.device | str = "cpu", compiled: bool = False
+) -> Subject:
     """A pretrained model, or the ceiling, and the benchmark set of its dataset.
 
     Args:
         name: One of :data:`NAMES`.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
+        compiled: Compile a DANP's network for passes of
+            :data:`~danp_lib.evaluation.CHUNK_SIZE` samples, if
+            :func:`~danp_lib.compiling.can_compile` says so.
 
     Raises:
         ValueError: If there is no such name.
@@ -109,12 +119,15 @@ def load_subject(name: str, *, seed: int, device: torch.device | str = "cpu") ->
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
     kind, dataset = name.rsplit("-", 1)
+    compiled = compiled and kind.startswith("danp") and can_compile(device)
     if kind == CEILING:
         model: Any = ORACLES[dataset]()
         device, configuration, weights = "cpu", to_dict(model), None
     else:
         model = load_pretrained(name, device=device)
         configuration, weights = to_dict(model.config), sha256(pretrained_path(name))
+        if compiled:
+            compile_unet(model, batch_size=CHUNK_SIZE)
     origin = Origin(
         name=name,
         dataset=dataset,
@@ -125,6 +138,7 @@ def load_subject(name: str, *, seed: int, device: torch.device | str = "cpu") ->
         hardware=hardware(device),
         danp_lib=version("danp_lib"),
         torch=torch.__version__,
+        compiled=compiled,
     )
     tasks = benchmark_tasks(dataset).to(device)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -210,11 +224,20 @@ def results_folder() -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
-def command_line(module: str, description: str) -> argparse.ArgumentParser:
-    """The options that every command which makes a result takes."""
+def command_line(
+    module: str, description: str, *, compilable: bool = False
+) -> argparse.ArgumentParser:
+    """The options that every command which makes a result takes; the last is ``--compiled``."""
     parser = argparse.ArgumentParser(prog=f"python -m danp_lib.{module}", description=description)
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--out", default="results", help="folder (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
+    if compilable:
+        parser.add_argument(
+            "--compiled",
+            action="store_true",
+            help=f"on a CPU with a C++ compiler, compile a DANP's network for {CHUNK_SIZE} samples "
+            "and more",
+        )
     return parser

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from danp_lib.evaluation import ESTIMATORS, Estimator, Evaluation, evaluate
+from danp_lib.evaluation import CHUNK_SIZE, ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.evaluation_origin import (
     CEILING,
     NAMES,
@@ -53,6 +53,7 @@ def run_benchmark(
     num_samples: int = 256,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    compiled: bool = False,
     progress: bool = False,
 ) -> Result:
     """Evaluate a pretrained model, or the ceiling, on the benchmark set of its dataset.
@@ -63,13 +64,16 @@ def run_benchmark(
         num_samples: Likewise.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
+        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`, where there are samples
+            enough.
         progress: Show a progress bar on the standard error.
 
     Raises:
         ValueError: If the name or another argument is not one of its choices.
         FileNotFoundError: If the weights or the benchmark set are missing.
     """
-    subject = load_subject(name, seed=seed, device=device)
+    compiled = compiled and num_samples >= CHUNK_SIZE
+    subject = load_subject(name, seed=seed, device=device, compiled=compiled)
     evaluation = evaluate(
         subject.model,
         subject.tasks,
@@ -111,7 +115,9 @@ def load_results(path: str | os.PathLike[str]) -> Result:
 
 if __name__ == "__main__":
     parser = command_line(
-        "evaluation_results", "Evaluate on a benchmark set and write the result to a folder."
+        "evaluation_results",
+        "Evaluate on a benchmark set and write the result to a folder.",
+        compilable=True,
     )
     parser.add_argument("--estimator", choices=ESTIMATORS, default="both")
     parser.add_argument("--num-samples", type=int, default=256)

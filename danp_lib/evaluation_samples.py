@@ -10,6 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from danp_lib.danp import DANP
+from danp_lib.evaluation import CHUNK_SIZE
 from danp_lib.evaluation_curves import (
     SampleAverage,
     SampleCurve,
@@ -50,6 +51,7 @@ def run_samples(
     max_samples: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    compiled: bool = False,
     progress: bool = False,
 ) -> SamplesResult:
     """The curves of a pretrained DANP on the first tasks of every context size of its benchmark.
@@ -64,6 +66,8 @@ def run_samples(
         max_samples: As in :func:`~danp_lib.evaluation_curves.sample_curves`.
         seed: Of the samples; a task's do not depend on which others are taken.
         device: What to compute on.
+        compiled: As in :func:`~danp_lib.evaluation_origin.load_subject`, where there are samples
+            enough.
         progress: Show a progress bar on the standard error.
 
     Raises:
@@ -71,7 +75,8 @@ def run_samples(
             seed or versions.
         FileNotFoundError: If the weights or the benchmark set are missing.
     """
-    subject = load_subject(name, seed=seed, device=device)
+    compiled = compiled and (max_samples is None or max_samples >= CHUNK_SIZE)
+    subject = load_subject(name, seed=seed, device=device, compiled=compiled)
     if not isinstance(subject.model, DANP):
         raise ValueError(f"name must be that of a DANP, which draws samples, got {name!r}.")
     partial = Path(folder) / partial_name(name)
@@ -157,6 +162,7 @@ if __name__ == "__main__":
         "evaluation_samples",
         "Estimate the likelihood with more and more samples and write the result to a folder; an "
         "interrupted run goes on where it stopped.",
+        compilable=True,
     )
     parser.add_argument("--tasks-per-size", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--max-samples", type=int, help="leave out every number of samples above")

@@ -63,6 +63,19 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise PermissionError(f"{path} cannot be written: no permission in {folder}.")
 
 
+def check_output(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
+    """Refuse a place for a result that cannot be written, or that is one of the files it is of.
+
+    Raises:
+        OSError: As :func:`check_writable`.
+        ValueError: If the place is a source.
+    """
+    check_writable(path)
+    for source in map(Path, sources):
+        if Path(path).exists() and source.exists() and source.samefile(path):
+            raise ValueError(f"out must not be a file that is read, got {path}.")
+
+
 def split_header(data: bytes) -> tuple[dict[str, Any], int]:
     """The header of a safetensors file, and where its tensors' bytes start.
 

@@ -140,8 +140,8 @@ def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
     return model.forward_unchecked(batch.context, batch.auxiliary, batch.target.x, batch.level)
 
 
-def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask) -> str:
-    """Why the likelihood of a batch, or its gradient, is not finite, in words."""
+def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> str:
+    """Why the loss of a batch, or its gradient, is not finite, in words."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             return f"the parameter {name} holds NaN or infinity"
@@ -154,10 +154,12 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask) -> str:
     with torch.no_grad():
         predictive = _predict(model, batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
-        return "the network's outputs overflow"
+        return "the network's outputs are so large that the predictive is not finite"
     bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
-    if not bad:
+    if not bad and loss.isfinite():
         return "the loss is finite but its gradient is not"
+    if not bad:
+        return f"the loss is {loss.item()}, though each likelihood without jitter is finite"
     return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
 
 

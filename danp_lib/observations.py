@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from danp_lib.generators import TaskGenerator, check_sizes
 from danp_lib.setconv import Grid
@@ -42,9 +44,12 @@ def cut_windows(
         ValueError: If there is more than one series, a size is not positive, or no window fits.
     """
     if series.batch_size != 1:
-        raise ValueError(f"series must be one function, got a table of {series.batch_size}.")
-    if not width > 0.0 or not (stride is None or stride > 0.0):
-        raise ValueError(f"width and stride must be positive, got {width} and {stride}.")
+        raise ValueError(
+            f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
+            "as in windows, starts = cut_windows(table[i], ...), and stack the windows."
+        )
+    if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
+        raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
     real = series.compact()
     x, y = real.x.flatten(), real.y.flatten()
     if len(x) < 2:
@@ -53,10 +58,12 @@ def cut_windows(
         raise ValueError("the x of series must increase; sort its points.")
     # Times such as 1950 + 1 / 12 are rounded, and so is their difference.
     slack = 1e-6 * width
-    latest = x[-1] + x.diff().median() - width + slack
+    end = x[-1] + x.diff().median()
+    latest = end - width + slack
     if latest < x[0]:
         raise ValueError(
-            f"width must be at most that of the series, {float(x[-1] - x[0])}, got {width}."
+            "width must be at most that of the series and one spacing, "
+            f"{float(end - x[0])}, got {width}."
         )
     if stride is None:
         starts = x[x <= latest]
@@ -71,6 +78,35 @@ def cut_windows(
     relative = (x[index] - starts.unsqueeze(1)).masked_fill(~mask, 0.0)
     values = y[index].masked_fill(~mask, 0.0)
     return PointSet(relative.unsqueeze(-1), values.unsqueeze(-1), mask), starts
+
+
+def stack(tables: Sequence[PointSet]) -> PointSet:
+    """One table of the functions of several, padded to the fullest; their inputs may differ.
+
+    Args:
+        tables: Tables of one dtype and one input dimension, ``(functions, points, dim)`` each.
+
+    Returns:
+        ``(all functions, most points, dim)``, in the order given; what padding adds holds 0.
+
+    Raises:
+        ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
+    """
+    if not all(isinstance(table, PointSet) for table in tables):
+        found = ", ".join(type(table).__name__ for table in tables)
+        raise ValueError(f"tables must be PointSets, got {found}.")
+    if len(kinds := {(table.x.dtype, table.x.shape[-1]) for table in tables}) != 1:
+        raise ValueError(
+            "tables must be one or more, of one dtype and one input dimension, got "
+            f"{sorted(kinds, key=str)}."
+        )
+    most = max(table.num_points for table in tables)
+    padding = [(0, 0, 0, most - table.num_points) for table in tables]
+    return PointSet(
+        torch.cat([F.pad(t.x, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.y, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.mask, pad[2:]) for t, pad in zip(tables, padding, strict=True)]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -55,7 +56,7 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
         place = int(late[0]) + 1
         raise ValueError(
             f"x must increase, got {inputs[place]} after {inputs[place - 1]} at position {place}; "
-            "sort the data, and merge or drop what has the same x."
+            "sort the data, merge or drop what has the same x, and give one function at a time."
         )
     values = torch.from_numpy(outputs)
     mask = ~values.isnan()
@@ -95,7 +96,15 @@ def from_labelled(data: Any) -> PointSet:
             values = data.to_numpy(dtype="float64", na_value=math.nan)
         except (TypeError, ValueError) as error:
             raise ValueError(f"y must hold numbers: {error}.") from error
-        return from_arrays(labels.to_numpy(), values)
+        try:
+            return from_arrays(labels.to_numpy(), values)
+        except ValueError as error:
+            if values.ndim == 1 or not any(isinstance(label, str) for label in labels):
+                raise
+            raise ValueError(
+                f"{error} A row of a DataFrame is one function, of the column labels; where a "
+                "column is one, give the frame's .T."
+            ) from error
     raise ValueError(
         "data must be a pandas Series or DataFrame or an xarray DataArray, got "
         f"{type(data).__name__}."
@@ -117,12 +126,10 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     """
     path = Path(path)
     rows = read_columns(path, (x, y))
-    outputs = [_value(cells[1], y, where) for where, cells in rows]
-    inputs: NDArray[Any]
-    try:
-        inputs = np.array([float(cells[0]) for _, cells in rows])
-    except ValueError:
-        inputs = np.array([_date(cells[0], x, where) for where, cells in rows])
+    outputs = [read_output(cells[1], y, where) for where, cells in rows]
+    # The first tells what they all must be, so that one wrong cell is the one that is named.
+    read = read_number if rows and _is_number(rows[0][1][0]) else _date
+    inputs: NDArray[Any] = np.array([read(cells[0], x, where) for where, cells in rows])
     try:
         return from_arrays(inputs, outputs)
     except ValueError as error:
@@ -149,16 +156,17 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[tuple[str, list[str
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file in UTF-8: {error}.") from error
+        raise ValueError(f"{path} is no CSV file in UTF-8, save it as one: {error}.") from error
     wanted = ",".join(columns)
     if not lines:
         raise ValueError(f"{path} is empty: its first line must be the header {wanted}.")
     header = lines[0][1]
     for column in columns:
         if header.count(column) != 1:
+            hint = " Columns must be separated by commas." if len(header) == 1 else ""
             raise ValueError(
                 f"{path}, line {lines[0][0]}: the header must name the column {column!r} once "
-                f"(as in {wanted}), got {','.join(header)!r}."
+                f"(as in {wanted}), got {','.join(header)!r}.{hint}"
             )
     rows = []
     for number, cells in lines[1:]:
@@ -167,6 +175,28 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[tuple[str, list[str
             raise ValueError(f"{where}: {len(header)} values must stand here, got {len(cells)}.")
         rows.append((where, [cells[header.index(column)] for column in columns]))
     return rows
+
+
+def read_number(cell: str, column: str, where: str) -> float:
+    """The number in a cell; not of necessity a finite one.
+
+    Raises:
+        ValueError: If it holds something else; with its place.
+    """
+    if _is_number(cell):
+        return float(cell)
+    comma = "; write it with a decimal point, and thousands without a separator"
+    hint = comma if _is_number(cell.replace(",", "")) else ""
+    raise ValueError(f"{where}: {column} must be a number, got {cell!r}{hint}.")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    # Python reads 2_5 as 25; in a file it is a slip.
+    return "_" not in cell
 
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
@@ -233,23 +263,35 @@ def _outputs(y: ArrayLike) -> NDArray[np.float64]:
     return numbers
 
 
-def _value(cell: str, column: str, where: str) -> float:
+def read_output(cell: str, column: str, where: str) -> float:
+    """The finite number in a cell; NaN where it is missing.
+
+    Raises:
+        ValueError: If it holds something else; with its place.
+    """
     if cell.lower() in MISSING:
         return math.nan
-    try:
-        value = float(cell)
-    except ValueError:
-        raise ValueError(f"{where}: {column} must be a number, got {cell!r}.") from None
+    if not _is_number(cell) and not any(character.isdigit() for character in cell):
+        raise ValueError(
+            f"{where}: {column} must be a number, or missing (an empty cell, NA, NaN or null), got "
+            f"{cell!r}."
+        )
+    value = read_number(cell, column, where)
     if not math.isfinite(value):
         raise ValueError(f"{where}: {column} must be finite, or empty, got {cell!r}.")
     return value
 
 
 def _date(cell: str, column: str, where: str) -> np.datetime64:
-    with suppress(ValueError):
-        parsed = np.datetime64(cell, "us")
-        if not np.isnat(parsed):
-            return parsed
+    # A time in a zone may leave the calendar.
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(cell)
+        if moment.tzinfo is not None:
+            return np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
+    # NumPy takes words such as "today" too, and warns of zones.
+    if cell[:1].isdigit():
+        with suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
+            return np.datetime64(cell, "us")
     raise ValueError(
         f"{where}: {column} must be a number in every line, or a date such as 1958-03-29 in "
         f"every line, got {cell!r}."

@@ -19,11 +19,14 @@ def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: s
         step: From 0.
         num_steps: Length of the run.
         warmup_steps: Number of steps over which the rate rises linearly from near 0.
-        schedule: ``"constant"``, or ``"cosine"`` for a half cosine from 1 down to 0.
+        schedule: ``"constant"``, ``"cosine"`` for a half cosine from 1 down to 0, or
+            ``"quadratic"`` for the square of what is left of the run.
     """
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
     if schedule == "constant":
         return warmup
+    if schedule == "quadratic":
+        return warmup * (1.0 - step / num_steps) ** 2
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
 
 
@@ -47,7 +50,9 @@ def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: str) -> flo
 
 
 class KernelMuon:
-    """Muon (Jordan et al., 2024) on kernels, each as the matrix ``(out, in * size)``.
+    """Muon (Jordan et al., 2024) on kernels, each as the matrix of its first dimension by the rest.
+
+    That is ``(out, in * size)`` for a convolution and ``(in, out * size)`` for a transposed one.
 
     :class:`torch.optim.Muon` takes matrices and a learning rate known to the host. Here it works
     on matrices of zeros, so that what it leaves in them is the step at rate 1; the kernels then
@@ -124,14 +129,19 @@ class Optimizer:
         self.muon: KernelMuon | None = None
         rest = self.parameters
         if kind == "muon":
-            named = list(model.named_parameters())
-            is_hidden = {n: p.ndim > 2 or (p.ndim == 2 and ".hidden." in n) for n, p in named}
+            named = dict(model.named_parameters())
+            # Without a head, the U-Net itself ends in the outputs.
+            output = "core.head.weight" if "core.head.weight" in named else "core.unet.out.weight"
+            is_hidden = {
+                n: n != output and (p.ndim > 2 or (p.ndim == 2 and ".hidden." in n))
+                for n, p in named.items()
+            }
             self.muon = KernelMuon(
-                (p for n, p in named if is_hidden[n]),
+                (p for n, p in named.items() if is_hidden[n]),
                 momentum=0.95,
                 weight_decay=muon_weight_decay,
             )
-            rest = [p for n, p in named if not is_hidden[n]]
+            rest = [p for n, p in named.items() if not is_hidden[n]]
         # A rate in a tensor is read at every replay of a captured step, where a number is not.
         self.adam_rate = torch.tensor(learning_rate, device=device)
         self.muon_rate = torch.tensor(muon_learning_rate, device=device)

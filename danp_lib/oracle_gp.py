@@ -28,22 +28,20 @@ class GaussianProcessOracle:
         \mu = K_{tc}(K_{cc} + uI)^{-1} y_c, \qquad
         \Sigma = K_{tt} - K_{tc}(K_{cc} + uI)^{-1}K_{ct} + vI .
 
-    The floor is on the targets because no model in this library can put less on the diagonal. By
-    default u = v: context and targets are both values of the process plus noise of variance v, so
-    that one joint Gaussian stands behind all predictions, and the chain rule holds between them.
+    The floor is on the targets because no model in this library can put less on the diagonal. The
+    context is taken to be as exact as the tasks have it, with their jitter of 1e-8 for u. That is
+    an upper limit, to 1 %: eigenvalues of max(lambda, v) in place of lambda + v, the best that a
+    Gaussian with covariance of at least vI can do, gain no more. With u = v in place of that, one
+    joint Gaussian stands behind all predictions, and the chain rule holds between them. Average
+    likelihood on 100 tasks a size:
 
-    The tasks are more exact than that, with a jitter of 1e-8 in place of v, and a model may use it:
-    from about ten points on, the default is no upper limit. ``context_variance=1e-8`` is, to 1 %,
-    since eigenvalues of max(lambda, v) in place of lambda + v, the best that a Gaussian with
-    covariance of at least vI can do, gain no more. Average likelihood on 100 tasks a size:
-
-    =================  ====  ====  ====  ====  =====  =====  =====
-    context size          0     5    10    15     20     25     30
-    =================  ====  ====  ====  ====  =====  =====  =====
-    u = v = 1e-6       14.5  27.2  48.5  78.0  110.5  148.3  174.8
-    u = 1e-8           14.5  28.2  53.1  90.3  134.8  189.5  229.1
-    default, diagonal  0.3   0.6   1.6   4.6   13.7   32.2   58.0
-    =================  ====  ====  ====  ====  =====  =====  =====
+    =====================  ====  ====  ====  ====  =====  =====  =====
+    context size              0     5    10    15     20     25     30
+    =====================  ====  ====  ====  ====  =====  =====  =====
+    default, u = 1e-8      14.5  28.2  53.1  90.3  134.8  189.5  229.1
+    u = v = 1e-6           14.5  27.2  48.5  78.0  110.5  148.3  174.8
+    u = v, diagonal         0.3   0.6   1.6   4.6   13.7   32.2   58.0
+    =====================  ====  ====  ====  ====  =====  =====  =====
 
     Attributes:
         length_scale: That of the kernel, in units of x.
@@ -56,7 +54,7 @@ class GaussianProcessOracle:
 
     length_scale: float = 0.25
     variance_floor: float = VARIANCE_FLOOR
-    context_variance: float = VARIANCE_FLOOR
+    context_variance: float = GaussianProcess.jitter
 
     def __post_init__(self) -> None:
         for name in ("length_scale", "variance_floor", "context_variance"):

@@ -14,6 +14,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -155,7 +157,7 @@ def plot_level_predictives(
     *,
     auxiliary: Sequence[PointSet] = (),
     truth: tuple[Tensor, Tensor] | None = None,
-    num_means: int = 10,
+    num_means: int = 5,
 ) -> Figure:
     """The predictives of all levels side by side, level 0 at the left (paper, Figures 3, 6, 8).
 
@@ -164,9 +166,10 @@ def plot_level_predictives(
         x: Inputs of the predictives.
         predictives: The levels 0 to F, each a mixture with one component a sample of the noisier
             levels.
-        auxiliary: One sample of the levels 1 to F; each panel shows those it was conditioned on.
+        auxiliary: One sample of the levels 1 to F; each is drawn in the panel of the next cleaner
+            level, the first that was conditioned on it.
         truth: Inputs and outputs of the true function, to draw as a line.
-        num_means: How many components' means to draw as thin lines.
+        num_means: How many components' means to draw as lines.
     """
     count = len(predictives)
     columns = min(count, 4)
@@ -177,19 +180,31 @@ def plot_level_predictives(
     entries: dict[str, Any] = {}
     for level, predictive in enumerate(predictives):
         ax = grid.flat[level]
-        color, _ = level_style(level)
-        for f, points in enumerate(auxiliary, start=1):
-            if f > level:
-                plot_points(ax, points, f"level {f}", level=f, size=3.0)
+        for f, points in enumerate(auxiliary[level : level + 1], start=level + 1):
+            plot_points(ax, points, f"level {f}", level=f, size=4.0)
         means = predictive.components.mean.flatten(end_dim=-3)[:num_means]
+        color, _ = level_style(level)
         plot_prediction(context, x, predictive, samples=means, truth=truth, color=color, ax=ax)
         ax.get_legend().remove()
+        for line in ax.lines:
+            if line.get_label() == "median":
+                # Beneath the means: it may be unlike each of them.
+                line.set(lw=1.4, zorder=1.9)
+            elif line.get_color() == look.INK:
+                line.set(lw=1.0, alpha=0.75)
         ax.set(title=f"level {level}", ylabel="" if level % columns else "output $y$")
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault({"samples": "components' means"}.get(label, label), handle)
     for ax in grid.flat[count:]:
         ax.remove()
-    figure.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=4)
+    # Each panel has bands and a median of its own color.
+    entries["median"] = Line2D([], [], color=look.GREY, lw=1.4)
+    for share in BANDS:
+        label = f"central {share:.0%}".replace("%", " %")
+        entries[label] = Patch(fc=look.GREY, alpha=0.7 - 0.5 * share, lw=0)
+    order = sorted(entries, key=lambda label: not label.startswith("level"))
+    keys = [entries[label] for label in order]
+    figure.legend(keys, order, loc="outside upper left", ncols=4, markerscale=1.4)
     return figure
 
 
@@ -239,7 +254,7 @@ def plot_num_samples(curves: Mapping[int, Curve], *, ax: Axes | None = None) -> 
     shades = plt.get_cmap("cividis_r")(np.linspace(0.4, 1.0, max(len(curves), 2)))
     for shade, marker, number in zip(shades, "o^sDvPX<>" * 9, sorted(curves), strict=False):
         _curve(ax, curves[number], f"$S$ = {number:,}", shade, marker, "-")
-    _legend_above(ax, 5)
+    _legend_above(ax, 3)
     return ax
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -12,17 +13,22 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import ConvNP
 from danp_lib.danp import DANP
 from danp_lib.files import write_atomically
 from danp_lib.generators import TaskGenerator
+from danp_lib.likelihoods import VARIANCE_FLOOR
 from danp_lib.objective import BatchConfig
 from danp_lib.optimizers import Optimizer
 
 Model = ConvNP | DANP
 Record = dict[str, Any]
+
+# What reading a run raises where its files are damaged, as long as they can be read at all.
+_DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class TrainingConfig:
         learning_rate: Adam's peak rate.
         muon_learning_rate: Muon's peak rate.
         muon_weight_decay: Fraction of its weights that a step of Muon at rate 1 takes away.
-        schedule: ``"constant"``, or ``"cosine"`` down to zero at the last step.
+        schedule: ``"constant"``, or down to zero at the last step: ``"cosine"``, or
+            ``"quadratic"``, as the square of the time left.
         warmup_steps: Steps over which the rates rise to their peaks.
         gradient_clip: Largest norm of the gradient, or ``None``.
         jitter: Added to the diagonal of the predictive covariance at first, in squared units of y.
@@ -57,7 +64,7 @@ class TrainingConfig:
     learning_rate: float = 1e-3
     muon_learning_rate: float = 1e-2
     muon_weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal["constant", "cosine", "quadratic"] = "cosine"
     warmup_steps: int = 200
     gradient_clip: float | None = 1.0
     jitter: float = 0.0
@@ -77,27 +84,37 @@ class TrainingConfig:
             ("log_every", 1),
             ("validate_every", 1),
             ("num_validation_batches", 1),
+            ("seed", -(2**63)),
         ):
             if not isinstance(getattr(self, name), Integral):
                 raise ValueError(f"{name} must be an integer, got {getattr(self, name)!r}.")
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
         for name in ("learning_rate", "muon_learning_rate"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}.")
+        if not 0.0 <= self.muon_weight_decay < math.inf:
+            raise ValueError(
+                f"muon_weight_decay must be >= 0 and finite, got {self.muon_weight_decay}."
+            )
         if self.optimizer not in ("adam", "muon"):
             raise ValueError(f"optimizer must be 'adam' or 'muon', got {self.optimizer!r}.")
-        if self.schedule not in ("constant", "cosine"):
-            raise ValueError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if self.schedule not in ("constant", "cosine", "quadratic"):
+            raise ValueError(
+                f"schedule must be 'constant', 'cosine' or 'quadratic', got {self.schedule!r}."
+            )
         if self.jitter_schedule not in ("constant", "geometric"):
             raise ValueError(
                 f"jitter_schedule must be 'constant' or 'geometric', got {self.jitter_schedule!r}."
             )
-        if self.jitter < 0.0 or (self.jitter_schedule == "geometric" and self.jitter == 0.0):
+        lowest = VARIANCE_FLOOR if self.jitter_schedule == "geometric" else 0.0
+        if not lowest <= self.jitter < math.inf:
             raise ValueError(
-                "jitter must be a variance >= 0, and > 0 for a geometric schedule, got "
-                f"{self.jitter}."
+                f"jitter must be a finite variance >= {lowest:g} for a {self.jitter_schedule} "
+                f"schedule, got {self.jitter}."
             )
+        if self.loss_knee is not None and not math.isfinite(self.loss_knee):
+            raise ValueError(f"loss_knee must be finite or None, got {self.loss_knee}.")
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}.")
 
@@ -175,45 +192,61 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
         Its records up to the step that it goes on from.
 
     Raises:
-        ValueError: If the folder holds a run of another model or configuration, its file is
-            damaged, or the run has a configuration that cannot be saved.
+        ValueError: If the folder holds another run or a damaged one, or the run has a configuration
+            that cannot be saved.
     """
     state.description_text()  # Before the work that could not be saved.
     path = folder / "state.safetensors"
     if not path.exists():
         return []
+    here = state.description() | {"device": state.generator.device.type}
     try:
         with safe_open(path, framework="pt") as stored:
-            metadata = stored.metadata()
+            metadata = stored.metadata() or {}
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+        there = json.loads(metadata["description"])
+        # The description holds no device, but each kind's random numbers have a state of one size.
+        same = tensors["generator"].shape == state.generator.get_state().shape
+        there["device"] = here["device"] if same else "another kind"
+        differing = _differences(there, here)
+        if not differing:
+            return _take_over(state, metadata, tensors, folder / "log.jsonl")
+    except _DAMAGE as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file: {error}; remove it to start anew."
+            f"{path} is not a whole safetensors file with its run's log.jsonl: {error!r}; "
+            "remove it to start anew."
         ) from error
-    there, here = (
-        dict(_leaves(d)) for d in (json.loads(metadata["description"]), state.description())
-    )
-    differing = [key for key in {**here, **there} if there.get(key) != here.get(key)]
-    if differing:
-        shown = ", ".join(
-            f"{k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing[:3]
-        )
-        more = ", ..." if len(differing) > 3 else ""
-        raise ValueError(
-            f"{folder} holds another run ({shown}{more}); choose another folder, or remove it."
-        )
-    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}}
+    shown = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
+    raise ValueError(f"{folder} holds another run ({shown}); choose another folder, or remove it.")
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    there, here = dict(_leaves(there)), dict(_leaves(here))
+    return [
+        f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
+        for key in {**here, **there}
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _take_over(
+    state: RunState, metadata: Mapping[str, str], tensors: Mapping[str, Tensor], log: Path
+) -> list[Record]:
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
     for key, value in tensors.items():
         part, _, name = key.partition(".")
         if name:
             parts[part][name] = value
+    step, minutes = int(metadata["step"]), float(metadata["minutes"])
+    records: list[Record] = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    history = [record for record in records if record["step"] <= step]
+    if history[-1]["step"] != step:
+        raise ValueError(f"the log has no record of step {step}")
     state.model.load_state_dict(parts["model"])
     state.optimizer.load_state_tensors(parts["optimizer"])
     state.generator.set_state(tensors["generator"])
-    state.step, state.minutes = int(metadata["step"]), float(metadata["minutes"])
-    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    records: list[Record] = [json.loads(line) for line in lines]
-    return [record for record in records if record["step"] <= state.step]
+    state.step, state.minutes = step, minutes
+    return history
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,9 +21,9 @@ class Scaling:
     """An affine map from the data's units to a model's, and back.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
-    part of the model: kept as ``scaling`` in a checkpoint's provenance, in the form that
-    :func:`~danp_lib.configuration.to_dict` gives it, it lets ``danp predict`` read and write the
-    data's units.
+    part of the model: kept in its checkpoint by :func:`~danp_lib.checkpoint.save_checkpoint`, it is
+    what ``danp predict`` reads and writes the data's units by, and what
+    :func:`~danp_lib.checkpoint.load_scaling` gives back.
 
     Attributes:
         x_offset: The data's x that becomes 0.

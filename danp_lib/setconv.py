@@ -97,14 +97,16 @@ def _weighted_sum(
         RuntimeError: In a second derivative that goes back to the length scale.
     """
     along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
-    squared = reduce(add, ((a.unsqueeze(-1) - b.unsqueeze(-2)).square() for a, b in along_axes))
+    # In place where it can be: an operation as simple as these takes longer in new memory.
+    squared = reduce(add, (_squared(a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in along_axes))
     exponent = squared * (-0.5 * torch.exp(-2.0 * log_scale.detach()))
     # Most weights underflow, which takes the CPU's exp ten times as long as this bound, exp(-70) =
     # 4e-31; and that adds nothing to any sum either.
-    weights = torch.exp(exponent.clamp_(min=-70.0))
-    result = contract(weights)
+    exponent.clamp_(min=-70.0)
     if not (log_scale.requires_grad and torch.is_grad_enabled()):
-        return result
+        return contract(exponent.exp_())
+    weights = torch.exp(exponent)
+    result = contract(weights)
     # The derivative by the one length scale is the same sum with each weight's own derivative.
     # That costs half of what a gradient for every weight does. The factor below is zero.
     with torch.no_grad():
@@ -114,6 +116,10 @@ def _weighted_sum(
     if not torch.compiler.is_compiling():
         total.register_hook(partial(_refuse_second_derivative, log_scale))
     return total
+
+
+def _squared(difference: Tensor) -> Tensor:
+    return difference.square() if difference.requires_grad else difference.square_()
 
 
 class _NoDerivative(torch.autograd.Function):

@@ -283,7 +283,7 @@ def load_tasks(path: str | os.PathLike[str]) -> Task:
     if missing or unknown:
         raise ValueError(
             f"{path} must hold {', '.join(_REQUIRED_KEYS)} and optionally {', '.join(_POOL_KEYS)}; "
-            f"missing: {missing}, unknown: {unknown}."
+            f"missing: {missing}, unknown: {unknown[:5]}."
         )
     if len([key for key in _POOL_KEYS if key in tensors]) == 1:
         raise ValueError(f"{path} must hold both of {', '.join(_POOL_KEYS)}, or neither.")

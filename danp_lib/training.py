@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from tqdm import tqdm
 
 from danp_lib.capture import CapturedStep
 from danp_lib.convnp import ConvNP
+from danp_lib.danp import DANP
 from danp_lib.generators import TaskGenerator
 from danp_lib.objective import (
     batch_log_likelihood,
@@ -58,7 +60,7 @@ def train(
     task_generator: TaskGenerator,
     config: TrainingConfig,
     *,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     max_minutes: float | None = None,
     compile_model: bool = False,
     progress: bool = True,
@@ -89,9 +91,10 @@ def train(
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
-        ValueError: If the folder holds a run of another model or configuration, its file is
-            damaged, or the run has a configuration that cannot be saved there.
+        ValueError: If the prior or the batches are not the model's, the folder holds another run or
+            a damaged one, or the run has a configuration that cannot be saved there.
     """
+    _check_fit(model, task_generator, config)
     device = next(model.parameters()).device
     generator = torch.Generator(device=device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
@@ -104,7 +107,8 @@ def train(
         gradient_clip=config.gradient_clip,
     )
     state = RunState(model, optimizer, for_training, task_generator, config)
-    history = load_state(folder, state) if folder is not None else []
+    place = None if folder is None else Path(folder)
+    history = load_state(place, state) if place is not None else []
     step_function = TrainingStep(state, compile_model)
     validation = draw_validation_batches(
         model,
@@ -141,12 +145,29 @@ def train(
                 bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
                 if callback is not None:
                     callback(record)
-                if folder is not None and (validating or leaving):
-                    save_state(folder, state, history)
+                if place is not None and (validating or leaving):
+                    save_state(place, state, history)
             if leaving:
                 break
     model.eval()
     return history
+
+
+def _check_fit(model: Model, task_generator: TaskGenerator, config: TrainingConfig) -> None:
+    """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
+    # One point of two dimensions, so that the message shows both ends.
+    ends = torch.tensor([[task_generator.domain]], dtype=torch.float64)
+    model.core.config.grid.check("the domain of task_generator", ends)
+    if (
+        isinstance(model, DANP)
+        and model.num_levels > 0
+        and model.config.num_auxiliary != config.batch.num_targets
+    ):
+        raise ValueError(
+            "num_auxiliary of the model must be num_targets of the batches, the points of every "
+            f"level it is trained on, got {model.config.num_auxiliary} and "
+            f"{config.batch.num_targets}."
+        )
 
 
 class TrainingStep:
@@ -194,12 +215,13 @@ class TrainingStep:
             model, self.state.task_generator, config.batch, generator=self.state.generator
         )
         log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
-        training_loss(log_likelihood, knee=config.loss_knee).backward()
+        loss = training_loss(log_likelihood, knee=config.loss_knee)
+        loss.backward()
         norm = self.state.optimizer.clip_gradient()
-        if self.device.type == "cpu" and not norm.isfinite():
+        if self.device.type == "cpu" and not (loss.isfinite() and norm.isfinite()):
             raise NonFiniteLossError(
                 f"the loss or its gradient is not finite at step {self.state.step}: "
-                f"{cause_of_failure(model, batch)}."
+                f"{cause_of_failure(model, batch, loss)}."
             )
         self.state.optimizer.step()
         # A fill, since a copy from the host could not be captured.

@@ -25,6 +25,7 @@ from danp_lib.checkpoint import (
     CheckpointError,
     config_class,
     load_checkpoint,
+    load_scaling,
     read_header,
     register,
     save_checkpoint,
@@ -35,6 +36,7 @@ from danp_lib.files import split_header
 from danp_lib.generators import GaussianProcess, Sawtooth
 from danp_lib.observations import Observations
 from danp_lib.rollout import ARConvCNP
+from danp_lib.scaling import IDENTITY, Scaling
 from danp_lib.tasks import PointSet
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
@@ -154,10 +156,27 @@ def test_an_extended_file_is_refused(whole: bytes, tmp_path: Path) -> None:
     assert_refused(tmp_path / "m", whole + b"\0", "was changed")
 
 
+def test_a_scaling_is_saved_with_the_model(tmp_path: Path) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model = ConvGNP(TINY)
+    save_checkpoint(tmp_path / "own", model, scaling=scaling, provenance={"note": "mine"})
+    assert load_scaling(tmp_path / "own") == scaling
+    assert read_header(tmp_path / "own").provenance["note"] == "mine"
+    save_checkpoint(tmp_path / "plain", model)
+    assert load_scaling(tmp_path / "plain") == IDENTITY
+    with pytest.raises(ValueError, match="scaling must be given once"):
+        save_checkpoint(tmp_path / "m", model, scaling=scaling, provenance={"scaling": {}})
+    save_checkpoint(tmp_path / "bad", model, provenance={"scaling": {"x_offset": 0.0}})
+    with pytest.raises(CheckpointError, match=r"bad: scaling.x_unit is missing"):
+        load_scaling(tmp_path / "bad")
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "m", b"not a checkpoint at all", "no safetensors file")
+    assert_refused(
+        tmp_path / "m", b"not a checkpoint at all", "does not read as a safetensors file"
+    )
     save_file({"x": torch.zeros(1)}, tmp_path / "plain")
-    with pytest.raises(CheckpointError, match=r"format must be 'danp_lib/1', got None"):
+    with pytest.raises(CheckpointError, match="it names no format"):
         load_checkpoint(tmp_path / "plain")
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         load_checkpoint(tmp_path / "missing")
@@ -172,7 +191,7 @@ def config(**changes: Any) -> str:
     ("changes", "message"),
     [
         ({"format": "danp_lib/2"}, r"format must be 'danp_lib/1', got 'danp_lib/2'"),
-        ({"format": None}, r"format must be 'danp_lib/1', got None"),
+        ({"format": None}, r"it names no format"),
         ({"model": "cnp"}, r"model must be one of .*danp.*, got 'cnp'"),
         ({"model": None}, r"the metadata lack model"),
         ({"config": config(depth=3)}, r"config\.depth = 3 is unknown"),

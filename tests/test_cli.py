@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from danp_lib import cli_train, pretrained, recipes
+from danp_lib import cli_predict, cli_train, pretrained, recipes
 from danp_lib.cards import read_card, render_card
 from danp_lib.checkpoint import load_checkpoint, read_header, save_checkpoint
 from danp_lib.cli import app
@@ -30,10 +33,11 @@ from danp_lib.evaluation import evaluate
 from danp_lib.evaluation_table import table
 from danp_lib.generators import Sawtooth
 from danp_lib.objective import BatchConfig
+from danp_lib.observations_reading import from_csv
 from danp_lib.recipes import Recipe
 from danp_lib.rollout import ARConvCNP, ar_sample
 from danp_lib.scaling import Scaling
-from danp_lib.tasks import PointSet, load_tasks, save_tasks
+from danp_lib.tasks import PointSet, Task, load_tasks, save_tasks
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 INDEPENDENT = replace(TINY, rank=0)
@@ -231,6 +235,26 @@ def test_evaluate_takes_the_estimator(
     assert (found["estimator"], found["num_samples"]) == (estimator, 4)
 
 
+@pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
+def test_evaluate_speaks_the_units_of_the_data(
+    name: str, checkpoints: dict[str, Path], tasks: Path, here: Path
+) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model, own = load_checkpoint(checkpoints[name]), load_tasks(tasks)
+    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    assert own.pool is not None
+    of_data = Task(*map(scaling.invert, (own.context, own.target, own.pool)))
+    save_tasks("data", of_data, metadata={})
+    options = ["--num-samples", 4, "--json"]
+    expected = json.loads(good("evaluate", checkpoints[name], "--tasks", tasks, *options))
+    found = json.loads(good("evaluate", "scaled.safetensors", "--tasks", "data", *options))
+    for one, other in zip(found["tasks"], expected["tasks"], strict=True):
+        shifted = other["log_likelihood"] - math.log(4.0)
+        assert one["log_likelihood"] == pytest.approx(shifted, abs=1e-4)
+    for score in ("average_likelihood", "average_likelihood_ci95"):
+        assert found[score] == pytest.approx(expected[score] / 4.0, rel=1e-3)
+
+
 def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here: Path) -> None:
     assert "neither a task file nor a dataset" in refused(
         "evaluate", checkpoints["danp"], "--tasks", "none"
@@ -241,8 +265,49 @@ def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here
     nothing = Sawtooth().sample_task(1, num_targets=0, generator=generator)
     save_tasks(here / "t", nothing, metadata={})
     line = refused("evaluate", checkpoints["danp"], "--tasks", here / "t")
-    assert "task must have at least one target to score, got none" in line
+    assert "at least one task and one target to score, got" in line
     assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "t: xc must lie in the model's domain [1989.0, 1991.0], got" in line
+    inside = Sawtooth().sample_task(1, pool_size=4, dtype=torch.float64, generator=generator)
+    context, target = (PointSet(1990 + s.x / 2, s.y) for s in (inside.context, inside.target))
+    save_tasks(here / "t", Task(context, target, inside.pool), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "t: x_pool must lie in the model's domain [1989.0, 1991.0], got" in line
+
+
+def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: Path) -> None:
+    dates = ["2001-01-01T18:47", "2001-01-09", "2001-01-28T17:59:33"]
+    rows = "".join(f"{date},{k}\n" for k, date in enumerate(dates))
+    write(here / "dates.csv", "x,y\n" + rows)
+    table = from_csv(here / "dates.csv")
+    scaling = Scaling.fit(table)
+    save_checkpoint("own.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    ends = [float(end) for end in table.x[0, [0, 2], 0]]
+    write(here / "a.csv", CONTEXT.split("\n")[0] + "\n")
+    write(here / "b.csv", "x\n" + "".join(f"{end!r}\n" for end in ends))
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", "own.safetensors", *files)
+    assert [row[0] for row in read(here / "c.csv")[1]] == ends
+    span = ends[1] - ends[0]
+    write(here / "b.csv", f"x\n{ends[1] + 1e-5 * span!r}\n")
+    assert "b.csv, line 2: x must lie in the model's domain" in refused(
+        "predict", "own.safetensors", *files
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_context_may_come_through_a_pipe(checkpoints: dict[str, Path], here: Path) -> None:
+    os.mkfifo(here / "a")
+    writer = threading.Thread(target=write, args=(here / "a", CONTEXT), daemon=True)
+    writer.start()
+    write(here / "b.csv", AT)
+    files = ["--context", "a", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", checkpoints["danp"], *files)
+    assert len(read(here / "c.csv")[1]) == 4
 
 
 def test_table_prints_the_table() -> None:
@@ -344,7 +409,7 @@ def test_predict_speaks_the_units_of_the_data(
 ) -> None:
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
     model = load_checkpoint(checkpoints[name])
-    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    save_checkpoint("scaled.safetensors", model, scaling=scaling)
     options = ["--num-samples", 6, "--samples", 2, "--seed", 5]
     write(here / "a.csv", CONTEXT)
     write(here / "b.csv", AT)
@@ -377,13 +442,68 @@ def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
     assert [row[0] for row in rows] == [0.0, 1.0]
 
 
+def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: Path) -> None:
+    model = load_checkpoint(checkpoints["convgnp"])
+    trained = {"training": {"batch": {"context_size": [0, 2]}}}
+    save_checkpoint("known.safetensors", model, provenance=trained)
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,\n0.7,NA\n1,0.25\n")
+    write(here / "b.csv", "time\n0.25\n")
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
+    result = danp("predict", "known.safetensors", *files)
+    assert result.stderr == "danp: a.csv: rows without an output are left out: 2.\n"
+    header, _ = read(here / "c.csv")
+    assert header[:2] == ["time", "mean"]
+
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n1,0.25\n")
+    result = danp("predict", "known.safetensors", *files)
+    assert result.exit_code == 0
+    assert "the outputs reach 11 in the model's units" in result.stderr
+    assert "3 points are more than the 2 that the model was trained with" in result.stderr
+
+
+def test_predict_does_not_write_over_what_it_reads(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    copy = here / "model.safetensors"
+    copy.write_bytes(checkpoints["convcnp"].read_bytes())
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    for out in ("a.csv", here / "b.csv", "./model.safetensors"):
+        says = refused("predict", copy, "--context", "a.csv", "--at", "b.csv", "--out", out)
+        assert "out must not be a file that is read, got" in says
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["danp", "convgnp"])
+def test_many_inputs_are_predicted_in_parts_that_agree(
+    name: str, checkpoints: dict[str, Path], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
+        monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
+        files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
+        good("predict", checkpoints[name], *files, "--num-samples", 6)
+    (_, whole), (_, parts) = read(here / "whole.csv"), read(here / "parts.csv")
+    assert len(whole) == len(parts) == 4
+    for together, apart in zip(whole, parts, strict=True):
+        assert apart == pytest.approx(together, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("context", "at", "message"),
     [
-        ("x,y\n0,1\n0.5,abc\n", AT, "a.csv, line 3: y must be a number, got 'abc'"),
-        ("x,y\n0,nan\n", AT, "a.csv, line 2: y must be finite in float32, got 'nan'"),
+        (
+            "x,y\n0,1\n0.5,abc\n",
+            AT,
+            "a.csv, line 3: y must be a number, or missing (an empty",
+        ),
+        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite, or empty, got 'inf'"),
         ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
-        ("x,y\n0,\n", AT, "a.csv, line 2: y must be a number, got ''"),
+        ("x,y\n,1\n", AT, "a.csv, line 2: x must be a number, got ''"),
+        ("x;y\n0;1\n", AT, "got 'x;y'. Columns must be separated by commas"),
+        ('x,y\n0,"1,25"\n', AT, "y must be a number, got '1,25'; write it with a decimal point"),
         ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x must lie in the model's domain [-2.0, 2.0], got"),
         ("x,y\n1\n", AT, "a.csv, line 2: 2 values must stand here, got 1"),
         ("x,z\n0,1\n", AT, "a.csv, line 1: the header must name the column 'y' once"),
@@ -395,6 +515,11 @@ def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
         (CONTEXT, "t\n1\n", "b.csv, line 1: the header must name the column 'x' once"),
         (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x must lie in the model's domain"),
         (CONTEXT, "x\ninf\n", "b.csv, line 2: x must be finite"),
+        (
+            CONTEXT,
+            "x\n2001-01-01\n",
+            "b.csv, line 2: x must be a number, got the date '2001",
+        ),
     ],
 )
 def test_predict_refuses_a_bad_file_by_its_line(
@@ -416,6 +541,9 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--quantiles", "0.5,0.5"], "quantiles must be different numbers in (0, 1)"),
         (["--quantiles", "half"], "quantiles must be different numbers in (0, 1)"),
         (["--samples", "-1"], "samples must be >= 0, got -1"),
+        (["--x", "y"], "x and y must name different columns, got 'y' for both"),
+        (["--x", "q0.5"], "x must not be named like a column of the result, got 'q0.5'"),
+        (["--x", "sample_2", "--samples", "2"], "of the result, got 'sample_2'"),
         (["--num-samples", "0"], "num_samples must be >= 1, got 0"),
         (["--out", "."], "is a folder"),
         (["--out", "a.csv/c.csv"], "a.csv is not a folder"),
@@ -447,7 +575,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
         config = made.model_config
         return replace(
             made,
-            model_config=replace(config, base=base) if isinstance(config, DANPConfig) else base,
+            model_config=(
+                replace(config, base=base, num_auxiliary=5)
+                if isinstance(config, DANPConfig)
+                else base
+            ),
             training=replace(
                 made.training,
                 num_steps=steps,
@@ -501,6 +633,22 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     assert header.task_generator.name == "square"
     shown = json.loads(good("info", path, "--json"))
     assert shown["card"]["sha256"] == card.sha256
+
+
+def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
+    (tiny / "danp.safetensors").write_bytes(b"weights of a week")
+    says = refused(*TRAIN, "--out", "danp.safetensors")
+    assert "got danp.safetensors, which that run has not made" in says
+    assert (tiny / "danp.safetensors").read_bytes() == b"weights of a week"
+
+
+@pytest.mark.parametrize("name", ["notes.md", "notes.json"])
+def test_a_file_where_a_card_goes_is_not_replaced(tiny: Path, name: str) -> None:
+    write(tiny / name, "mine")
+    says = refused(*TRAIN, "--out", "notes.safetensors")
+    assert f"got {name}, which that run has not made" in says
+    assert (tiny / name).read_text(encoding="utf-8") == "mine"
+    assert list(tiny.iterdir()) == [tiny / name]
 
 
 def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

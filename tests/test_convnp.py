@@ -62,7 +62,7 @@ class TestConvGNP(PredictiveContract):
 
 class TestConditionedConvGNP(TestConvGNP):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
-        return seeded(ConvGNP, small_config(domain=domain, condition_on_context=True))
+        return seeded(ConvGNP, small_config(domain=domain, conditioned=True))
 
 
 class TestPaperConvGNP(TestConvGNP):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from contracts import PredictiveContract, assert_same, draw_set, forall, pad, seeded, small_config
@@ -58,9 +60,9 @@ class TestPrediction(PredictiveContract):
 
 class TestConditionedPrediction(TestPrediction):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
-        return seeded(DANP, small_danp(domain=domain, condition_on_context=True))
+        return seeded(DANP, small_danp(domain=domain, conditioned=True))
 
-    def test_the_walk_conditions_every_level(self) -> None:
+    def test_the_walk_agrees_with_the_levels_one_by_one(self) -> None:
         model, context, xt = self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x
         inputs = model.draw_inputs(
             2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -119,13 +121,14 @@ def gradients(model: DANP, task: AugmentedTask, level: int | Tensor) -> tuple[Te
     return (result, *torch.autograd.grad(result.sum(), list(model.parameters())))
 
 
+@pytest.mark.parametrize("conditioned", [False, True])
 @forall(
     st.integers(0, 2**32), st.integers(1, NUM_LEVELS), st.sampled_from(["data", "nan", "nothing"])
 )
 def test_cleaner_levels_reach_neither_prediction_nor_gradients(
-    seed: int, level: int, how: Hidden
+    conditioned: bool, seed: int, level: int, how: Hidden
 ) -> None:
-    model, task = seeded(DANP, small_danp()), draw_augmented(seed)
+    model, task = seeded(DANP, small_danp(conditioned=conditioned)), draw_augmented(seed)
     expected = gradients(model, task, level)
     hidden = hide(task, level, how)
     torch.testing.assert_close(gradients(model, hidden, level), expected, rtol=1e-9, atol=1e-9)
@@ -158,8 +161,9 @@ def test_one_level_a_task_is_each_task_at_its_level() -> None:
         torch.testing.assert_close(actual[level : level + 1], gradients(model, row, level)[0])
 
 
-def test_without_levels_it_is_its_base_model() -> None:
-    config = small_danp(num_levels=0)
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_without_levels_it_is_its_base_model(conditioned: bool) -> None:
+    config = small_danp(num_levels=0, conditioned=conditioned)
     model, base = seeded(DANP, config), ConvGNP(config.base).double()
     base.load_state_dict(model.state_dict())
     context, xt = draw_set(2, 5, 0), draw_set(2, 7, 1).x
@@ -257,10 +261,14 @@ class TestErrors:
     context, xt = draw_set(1, 5, 0), draw_set(1, 4, 1).x
     sets = tuple(draw_set(1, 4, seed) for seed in (2, 3, 4))
 
-    @pytest.mark.parametrize("level", [-1, 4])
-    def test_level(self, level: int) -> None:
-        with pytest.raises(ValueError, match=rf"level must lie in 0\.\.3, got {level}"):
+    @pytest.mark.parametrize("level", [-1, 4, True, 1.0, np.int64(0), torch.tensor(0)])
+    def test_level(self, level: Any) -> None:
+        says = re.escape(f"level must be an int in 0..3, got {level!r}.")
+        with pytest.raises(ValueError, match=says):
             self.model(self.context, self.sets, self.xt, level)
+
+    @pytest.mark.parametrize("level", [-1, 4])
+    def test_level_of_a_task(self, level: int) -> None:
         with pytest.raises(ValueError, match=rf"level must lie in 0\.\.3, got {level}"):
             draw_augmented(0).masked(level)
 

@@ -336,6 +336,23 @@ def test_wrong_tasks_are_refused_by_name() -> None:
             log_likelihood(one, missing, generator=seeded(0))
 
 
+def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None:
+    task, model = draw_task(), random_danp()
+    pool = task.pool
+    assert pool is not None
+    for wrong, message in (
+        (PointSet(pool.x + 40.0, pool.y), r"pool\.x must lie in the model's domain"),
+        (pool.to(torch.float32), r"pool\.x must have the model's dtype torch.float64"),
+    ):
+        other = replace(task, pool=wrong)
+        for function in (log_likelihood, log_weights):
+            with pytest.raises(ValueError, match=message):
+                function(model, other, num_samples=2, generator=seeded(0))
+        for unused in ({"estimator": "model"}, {"auxiliary_inputs": "target"}):
+            log_likelihood(model, other, num_samples=2, generator=seeded(0), **unused)  # type: ignore[arg-type]
+        log_likelihood(random_danp(num_levels=0), other, generator=seeded(0))
+
+
 @pytest.mark.parametrize("hidden", ["target", "pool"])
 @pytest.mark.parametrize("value", [9.0, float("nan")])
 def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:

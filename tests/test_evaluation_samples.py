@@ -68,7 +68,8 @@ def few(monkeypatch: pytest.MonkeyPatch, model: DANP, tasks: Task) -> None:
     """A few samples of a small network on a few tasks, under the name of a trained one."""
     real = evaluation_origin.load_subject
 
-    def load(name: str, *, seed: int, device: str = "cpu") -> Subject:
+    def load(name: str, *, seed: int, device: str = "cpu", compiled: bool = False) -> Subject:
+        assert not compiled
         origin = replace(real("ceiling-gp", seed=seed).origin, name=name, weights="0" * 64)
         chosen = model if name == NAME else GaussianProcessOracle()
         return Subject(chosen, {"rank": 2}, tasks, origin, seeded(seed))

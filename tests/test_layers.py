@@ -18,8 +18,8 @@ FLOORS = {
     "tasks unet",
     1: "cards checkpoint conditioning convnp oracle",
     2: "danp denoising rollout",
-    3: "benchmark capture estimators evaluation objective optimizers plotting pretrained recipes "
-    "run_state training",
+    3: "benchmark capture compiling estimators evaluation objective optimizers plotting pretrained "
+    "recipes run_state training",
     4: "cli",
 }
 FLOOR_OF_NAME = {name: floor for floor, names in FLOORS.items() for name in names.split()}

@@ -132,12 +132,14 @@ def test_the_cause_of_a_failure_is_named() -> None:
     config = BatchConfig(batch_size=2)
     batch = draw_batch(model, Sawtooth(), config, generator=seeded())
     # Where nothing else is wrong, only the gradient is left.
-    assert cause_of_failure(model, batch) == "the loss is finite but its gradient is not"
+    loss = torch.tensor(1.0)
+    assert cause_of_failure(model, batch, loss) == "the loss is finite but its gradient is not"
+    assert cause_of_failure(model, batch, loss * torch.nan).startswith("the loss is nan, though")
     batch.target.y[1, 3] = torch.nan
-    assert "bad data: target.y must be finite" in cause_of_failure(model, batch)
+    assert "bad data: target.y must be finite" in cause_of_failure(model, batch, loss)
     with torch.no_grad():
         model.core.encoder.log_scale[0] = torch.nan
-    assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch)
+    assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch, loss)
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -146,7 +148,7 @@ def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: i
     levels = torch.full((2,), level)
     batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=seeded())
     batch.auxiliary[0].y[1, 3] = torch.nan
-    cause = cause_of_failure(model, batch)
+    cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
     seen = r"bad data: auxiliary[0].y must be finite at every real point, got [nan] at [1, 3]"
     assert (seen in cause) == (level == 0)
 
@@ -164,7 +166,8 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     assert (broken.variance > 0).all()
     assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
     monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
-    assert "not positive definite in tasks [1] of the batch" in cause_of_failure(model, batch)
+    cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
+    assert "not positive definite in tasks [1] of the batch" in cause
 
 
 def test_without_a_knee_the_loss_is_minus_the_mean() -> None:

@@ -16,7 +16,7 @@ from danp_lib.danp import DANPConfig
 from danp_lib.estimators import log_likelihood
 from danp_lib.noising import NoiseSchedule, sample_augmented_task
 from danp_lib.objective import BatchConfig
-from danp_lib.observations import Observations, cut_windows
+from danp_lib.observations import Observations, cut_windows, stack
 from danp_lib.observations_reading import from_arrays
 from danp_lib.recipes import build_model
 from danp_lib.run_state import TrainingConfig
@@ -46,6 +46,32 @@ def table_of(functions: int = 5, points: int = 12, missing: float = 0.0) -> Poin
 
 
 gaps = st.lists(st.floats(0.1, 3.0), min_size=2, max_size=40)
+
+
+class TestStack:
+    def test_functions_of_different_inputs_become_one_table(self) -> None:
+        one, other = table_of(2, 5, missing=0.4), table_of(3, 9)
+        both = stack([one, other])
+        assert both.x.shape == (5, 9, 1)
+        for row, function in enumerate([one[0], one[1], other[0], other[1], other[2]]):
+            kept = both[row].compact()
+            assert torch.equal(kept.x, function.compact().x)
+            assert torch.equal(kept.y, function.compact().y)
+        assert Observations(table=both).digest == Observations(table=stack([both])).digest
+
+    def test_no_table_and_two_dtypes_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"one input dimension, got \[\]"):
+            stack([])
+        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float64, 1\)\]"):
+            stack([table_of(), table_of().to(torch.float64)])
+        plane = PointSet(torch.zeros(1, 3, 2), torch.zeros(1, 3, 1))
+        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float32, 2\)\]"):
+            stack([table_of(), plane])
+
+    def test_windows_are_stacked_without_their_starts(self) -> None:
+        cut: Any = cut_windows(table_of(1, 9), 1.0)
+        with pytest.raises(ValueError, match="tables must be PointSets, got tuple"):
+            stack([cut])
 
 
 class TestWindows:
@@ -120,9 +146,10 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("width", "stride", "says"),
         [
-            (0.0, None, "width and stride must be positive, got 0.0 and None"),
-            (2.0, -1.0, "width and stride must be positive, got 2.0 and -1.0"),
-            (50.0, None, r"width must be at most that of the series, 9\.0, got 50\.0"),
+            (0.0, None, "width and stride must be positive and finite, got 0.0 and None"),
+            (2.0, -1.0, "width and stride must be positive and finite, got 2.0 and -1.0"),
+            (math.inf, None, "width and stride must be positive and finite, got inf and None"),
+            (10.5, None, r"at most that of the series and one spacing, 10\.0, got 10\.5"),
         ],
     )
     def test_a_wrong_size_is_refused(self, width: float, stride: float | None, says: str) -> None:

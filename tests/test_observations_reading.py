@@ -110,6 +110,9 @@ class TestLabelled:
         table = from_labelled(pd.DataFrame([Y, X], columns=X))
         assert table.sizes.tolist() == [3, 4]
         assert table[1].y.flatten().tolist() == X
+        by_column = pd.DataFrame({"time": X, "temperature": Y})
+        with pytest.raises(ValueError, match=r"where a column is one, give the frame's \.T"):
+            from_labelled(by_column)
 
     def test_pandas_dates_and_periods(self) -> None:
         pd: Any = pytest.importorskip("pandas")
@@ -164,19 +167,34 @@ class TestCsv:
         expected = from_arrays(np.array(days, "M8[h]"), Y).x.flatten().tolist()
         assert_is_the_example(from_csv(write(tmp_path / "a.csv", text)), expected)
 
+    @pytest.mark.filterwarnings("error")
+    def test_times_with_a_zone_are_those_of_utc(self, tmp_path: Path) -> None:
+        text = "x,y\n2001-01-01T00:00Z,1\n2001-01-01T03:00+02:00,2\n2001-01-01T02:00,3\n"
+        hours = np.array(["2001-01-01T00", "2001-01-01T01", "2001-01-01T02"], "M8[h]")
+        x = from_csv(write(tmp_path / "a.csv", text)).x
+        assert torch.equal(x, from_arrays(hours, [1.0, 2.0, 3.0]).x)
+
     @pytest.mark.parametrize(
         ("text", "says"),
         [
             ("", "a.csv is empty: its first line must be the header x,y"),
             ("t,y\n0,1\n", "line 1: the header must name the column 'x' once"),
             ("x,y\n0,1\n1\n", "line 3: 2 values must stand here, got 1"),
-            ("x,y\n0,1\n1,high\n", "line 3: y must be a number, got 'high'"),
+            ("x,y\n0,1\n1,high\n", r"line 3: y must be a number, or missing \(an .* got 'high'"),
+            ("x,y\n0,1\n1,N/A\n", r"or missing \(an empty cell, NA, NaN or null\), got 'N/A'"),
+            ("x,y\n0,1\n1,2_5\n", "line 3: y must be a number, got '2_5'"),
+            ('x,y\n0,1\n1,"2,5"\n', "got '2,5'; write it with a decimal point"),
+            ("x\ty\n0\t1\n", "must name the column 'x' once .* must be separated by commas"),
+            ("x,y\ntoday,1\nnow,2\n", "line 2: x must be a number in every line, or a date"),
+            ("x,y\n0001-01-01T00:00+02:00,1\n", "line 2: x must be a number in every line, or a"),
+            ("x,y\n2001-01-01T00:00 UTC,1\n", "line 2: x must be a number in every line, or a"),
+            ("x,y\n10,1\n20,2\n2001-01-01,3\n", "line 4: x must be a number, got '2001-01-01'"),
             ("x,y\n0,1\n1,inf\n", "line 3: y must be finite, or empty, got 'inf'"),
             (
                 "x,y\n0,1\nsoon,2\n",
-                "line 3: x must be a number in every line, or .* got 'soon'",
+                "line 3: x must be a number, got 'soon'",
             ),
-            ("x,y\n0,1\n,2\n", "line 3: x must be a number in every line.* got ''"),
+            ("x,y\n0,1\n,2\n", "line 3: x must be a number, got ''"),
             ("x,y\n2001-01-01,1\nsoon,2\n", "line 3: x must be a number .* got 'soon'"),
             ("x,y\n1,1\n0,2\n", "a.csv: x must increase, got 0.0 after 1.0 at position 1"),
             ("x,y\n0,1\n1,NA\n", "a.csv: y must hold at least 2 values"),

@@ -23,6 +23,13 @@ def test_the_cosine_falls_from_one_to_zero() -> None:
     assert all(a > b for a, b in itertools.pairwise(factors))
 
 
+def test_the_quadratic_falls_as_the_square_of_the_time_left() -> None:
+    factors = [
+        schedule_factor(s, num_steps=4, warmup_steps=0, schedule="quadratic") for s in range(5)
+    ]
+    assert factors == pytest.approx([1.0, 9 / 16, 1 / 4, 1 / 16, 0.0], abs=1e-12)
+
+
 def test_the_warmup_is_linear_and_never_zero() -> None:
     factors = [
         schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)
@@ -80,6 +87,17 @@ def test_muon_takes_the_kernels_and_the_hidden_layers() -> None:
         *(f"core.unet.{part}.{i}.weight" for part in ("down", "up", "mix") for i in range(2)),
         *(f"core.hidden.{i}.weight" for i in range(2)),
     }
+
+
+def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_layers=0)
+    model = build_model("convgnp", config, seed=0)
+    assert model.core.head is None
+    optimizer = optimizer_of(model, "muon")
+    assert optimizer.muon is not None
+    output = model.core.unet.out.weight
+    assert not any(kernel is output for kernel in optimizer.muon.kernels)
+    assert any(parameter is output for parameter in optimizer.adam.param_groups[0]["params"])
 
 
 def small_net() -> nn.Module:

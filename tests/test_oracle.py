@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from danp_lib.generators import GENERATORS, GaussianProcess, Sawtooth, SquareWave
-from danp_lib.likelihoods import DiagonalNormal
+from danp_lib.generators import GENERATORS, Sawtooth, SquareWave
+from danp_lib.likelihoods import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.oracle import ORACLES, GaussianProcessOracle, SawtoothOracle, SquareWaveOracle
 from danp_lib.oracle_sawtooth import _log_mass
 from danp_lib.oracle_square import _phase_bounds
@@ -169,7 +169,7 @@ def test_gp_obeys_the_chain_rule() -> None:
     task = task_of("gp", 4, context_size=5, num_targets=20)
     first = PointSet(task.xt[:, :8], task.yt[:, :8])
     rest = PointSet(task.xt[:, 8:], task.yt[:, 8:])
-    oracle = GaussianProcessOracle()
+    oracle = GaussianProcessOracle(context_variance=VARIANCE_FLOOR)
     chain = oracle.log_prob(task.context, first) + oracle.log_prob(task.context.concat(first), rest)
     torch.testing.assert_close(oracle.log_prob(task.context, task.target), chain, atol=1e-4, rtol=0)
 
@@ -178,18 +178,19 @@ def test_gp_obeys_the_chain_rule() -> None:
 def test_gp_average_likelihood(size: int, expected: float) -> None:
     # The values are means over twenty tasks; the two errors are about equal.
     task = task_of("gp", 40, context_size=size)
-    values = average_likelihoods(GaussianProcessOracle().log_prob(task.context, task.target))
+    oracle = GaussianProcessOracle(context_variance=VARIANCE_FLOOR)
+    values = average_likelihoods(oracle.log_prob(task.context, task.target))
     error = float(values.std()) * math.sqrt(1 / 40 + 1 / 20)
     assert abs(float(values.mean()) - expected) < 2.6 * error + 0.5
 
 
 def test_gp_diagonal_and_exact_context_bound_the_joint() -> None:
     task = task_of("gp", 30, context_size=30)
-    joint = GaussianProcessOracle().log_prob(task.context, task.target)
-    strict = GaussianProcessOracle(context_variance=GaussianProcess().jitter)
-    diagonal = GaussianProcessOracle().predict(task.context, task.xt, diagonal=True)
+    exact, floored = GaussianProcessOracle(), GaussianProcessOracle(context_variance=VARIANCE_FLOOR)
+    joint = floored.log_prob(task.context, task.target)
+    diagonal = floored.predict(task.context, task.xt, diagonal=True)
     assert 45 < average_likelihoods(diagonal.log_prob(task.yt)).mean() < 70
-    assert 210 < average_likelihoods(strict.log_prob(task.context, task.target)).mean() < 250
+    assert 210 < average_likelihoods(exact.log_prob(task.context, task.target)).mean() < 250
     assert 160 < average_likelihoods(joint).mean() < 190
 
 

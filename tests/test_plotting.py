@@ -34,7 +34,7 @@ from danp_lib.plotting import (
     plot_prediction,
     style,
 )
-from danp_lib.plotting_style import COLORS, INK, ORANGE, RC, as_row, level_style
+from danp_lib.plotting_style import COLORS, GREY, INK, ORANGE, RC, as_row, level_style
 from danp_lib.tasks import PointSet
 
 X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
@@ -178,11 +178,22 @@ class TestLevelPredictives:
             shown = {str(entry.get_label()) for entry in ax.lines} & {
                 f"level {f}" for f in range(10)
             }
-            assert shown == {f"level {f}" for f in range(level + 1, num_levels + 1)}
-            thin = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
-            assert len(thin) == min(2, level + 1)
+            assert shown == ({f"level {level + 1}"} if level < num_levels else set())
+            means = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
+            assert len(means) == min(2, level + 1)
+            assert all(entry.get_zorder() > line(ax, "median").get_zorder() for entry in means)
         (legend,) = figure.legends
-        assert "components' means" in [text.get_text() for text in legend.get_texts()]
+        keys = dict(
+            zip(
+                [text.get_text() for text in legend.get_texts()], legend.legend_handles, strict=True
+            )
+        )
+        assert list(keys)[:num_levels] == [f"level {f}" for f in range(1, num_levels + 1)]
+        assert {"components' means", "central 50 %", "central 90 %"} < set(keys)
+        # It stands for the medians of all panels, each in its level's color.
+        key = keys["median"]
+        assert isinstance(key, Line2D)
+        assert key.get_color() == GREY
 
 
 def errorbars(ax: Axes) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -1,12 +1,15 @@
 """The loop: it learns, resumes bit for bit, and says why where the loss is not finite."""
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from danp_lib.convnp import ConvNPConfig
 from danp_lib.danp import DANPConfig
 from danp_lib.generators import GaussianProcess, Sawtooth, TaskGenerator
-from danp_lib.objective import BatchConfig
+from danp_lib.objective import BatchConfig, batch_log_likelihood
+from danp_lib.optimizers import Optimizer
 from danp_lib.recipes import build_model
-from danp_lib.run_state import Model, TrainingConfig
-from danp_lib.training import NonFiniteLossError, train
+from danp_lib.run_state import Model, RunState, TrainingConfig
+from danp_lib.training import NonFiniteLossError, TrainingStep, train
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 RUN = TrainingConfig(
@@ -35,9 +41,10 @@ RUN = TrainingConfig(
 )
 
 
-def tiny(name: str = "danp") -> Model:
+def tiny(name: str = "danp", **changes: Any) -> Model:
     if name == "danp":
-        return build_model(name, DANPConfig(base=TINY, num_levels=2), seed=0)
+        config = DANPConfig(base=TINY, num_levels=2, num_auxiliary=20)
+        return build_model(name, replace(config, **changes), seed=0)
     return build_model(name, replace(TINY, rank=4 if name == "convgnp" else 0), seed=0)
 
 
@@ -172,6 +179,47 @@ def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
+def rewrite(path: Path, metadata: dict[str, str] | None = None, **changes: Tensor | None) -> None:
+    """Write a state anew, with other tensors, or without those given as ``None``."""
+    with safe_open(path, framework="pt") as stored:
+        kept = stored.metadata() if metadata is None else metadata
+    tensors = {**load_file(path), **changes}
+    save_file({key: value for key, value in tensors.items() if value is not None}, path, kept)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda state, log: rewrite(state, {}), "KeyError('description')"),
+        (lambda state, log: rewrite(state, generator=None), "KeyError('generator')"),
+        (lambda state, log: rewrite(state, None, **{"model.more": torch.ones(1)}), "more"),
+        (lambda state, log: log.unlink(), "FileNotFoundError"),
+        (lambda state, log: log.write_text(log.read_text()[:-3]), "JSONDecodeError"),
+        (lambda state, log: log.write_bytes(b"\xff"), "UnicodeDecodeError"),
+        (lambda state, log: log.write_text("[]\n"), "TypeError"),
+        (lambda state, log: log.write_text(""), "IndexError"),
+        (lambda state, log: log.write_text('{"step": 0}\n'), "no record of step 1"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_its_path(
+    damage: Callable[[Path, Path], None], message: str, tmp_path: Path
+) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    state = tmp_path / "state.safetensors"
+    damage(state, tmp_path / "log.jsonl")
+    says = re.escape(str(state)) + f" is not a whole .*{re.escape(message)}.*; remove it to start"
+    with pytest.raises(ValueError, match=says):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+def test_a_run_of_another_device_is_refused(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    # A GPU's generator has a state of 16 bytes.
+    rewrite(tmp_path / "state.safetensors", generator=torch.zeros(16, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"another run \(device: 'another kind' there, 'cpu' here"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
 SINGLE: Any = np.float32(0.25)
 
 
@@ -179,18 +227,38 @@ SINGLE: Any = np.float32(0.25)
     ("base", "run", "message"),
     [
         (replace(TINY, margin=SINGLE), RUN, r"config\.base\.margin must .*float32"),
-        (replace(TINY, domain=(SINGLE, 2.0)), RUN, r"config\.base\.domain must .*float32"),
+        (replace(TINY, domain=(-8 * SINGLE, 2.0)), RUN, r"config\.base\.domain must .*float32"),
         (TINY, replace(RUN, jitter=SINGLE), r"training\.jitter must .*float32"),
     ],
 )
 def test_a_run_that_could_not_be_saved_is_refused_before_its_first_step(
     base: ConvNPConfig, run: TrainingConfig, message: str, tmp_path: Path
 ) -> None:
-    model = build_model("danp", DANPConfig(base=base, num_levels=2), seed=0)
+    model = tiny(base=base)
     before = weights(model)
     with pytest.raises(ValueError, match=message):
         train(model, Sawtooth(), run, folder=tmp_path, progress=False)
     assert_same_weights(weights(model), before)
+
+
+@pytest.mark.parametrize("name", ["danp", "convcnp"])
+def test_a_prior_off_the_domain_is_refused_before_the_first_step(name: str) -> None:
+    message = (
+        r"the domain of task_generator must lie in the model's domain \[-2.0, 2.0\], got "
+        r"\[-40.0, 40.0\]"
+    )
+    model = tiny(name)
+    before = weights(model)
+    with pytest.raises(ValueError, match=message):
+        train(model, Sawtooth(domain=(-40.0, 40.0)), RUN, progress=False)
+    assert_same_weights(weights(model), before)
+    train(model, Sawtooth(domain=(-2.0, 1.0)), RUN, max_minutes=0.0, progress=False)
+
+
+def test_levels_of_another_size_than_the_models_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"num_auxiliary .* num_targets .* got 7 and 20"):
+        train(tiny(num_auxiliary=7), Sawtooth(), RUN, progress=False)
+    train(tiny(num_auxiliary=7, num_levels=0), Sawtooth(), replace(RUN, num_steps=1))
 
 
 @dataclass(frozen=True)
@@ -217,6 +285,23 @@ def test_a_loss_that_is_not_finite_stops_with_its_cause_and_keeps_the_last_good_
     history = train(model, Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     assert history[-1]["step"] == 5  # one more than the last saved step
     assert all(v.isfinite().all() for v in model.state_dict().values())
+
+
+@pytest.mark.parametrize("loss", [torch.nan, -torch.inf])
+def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is_finite(
+    loss: float,
+) -> None:
+    model = tiny()
+    before = weights(model)
+    optimizer = Optimizer(
+        model, kind="adam", learning_rate=1.0, muon_learning_rate=1.0, gradient_clip=None
+    )
+    generator = torch.Generator().manual_seed(0)
+    step = TrainingStep(RunState(model, optimizer, generator, Sawtooth(), RUN), False)
+    step.likelihood = lambda *args, **kwargs: batch_log_likelihood(*args, **kwargs) - loss
+    with pytest.raises(NonFiniteLossError, match=f"step 0: the loss is {loss}, though each"):
+        step()
+    assert_same_weights(weights(model), before)
 
 
 def test_records_are_written_as_json_lines_and_hold_every_level(tmp_path: Path) -> None:
@@ -252,14 +337,28 @@ def test_training_touches_no_global_generator() -> None:
         ({"num_steps": 2.5}, "num_steps must be an integer, got 2.5"),
         ({"warmup_steps": -1}, "warmup_steps must be >= 0, got -1"),
         ({"jitter_steps": -1}, "jitter_steps must be >= 0, got -1"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive, got -1.0"),
+        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive and finite, got -1.0"),
+        ({"learning_rate": math.inf}, "learning_rate must be positive and finite, got inf"),
+        ({"muon_weight_decay": -3}, "muon_weight_decay must be >= 0 and finite, got -3"),
+        ({"muon_weight_decay": math.nan}, "muon_weight_decay must be >= 0 and finite, got nan"),
+        ({"loss_knee": math.nan}, "loss_knee must be finite or None, got nan"),
         ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
-        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
         (
-            {"jitter": -1.0},
-            "jitter must be a variance >= 0, and > 0 for a geometric schedule, got -1",
+            {"schedule": "linear"},
+            "schedule must be 'constant', 'cosine' or 'quadratic', got 'linear'",
         ),
-        ({"jitter_schedule": "geometric"}, "jitter must be a variance >= 0, and > 0 for a geom"),
+        *(
+            ({"jitter": jitter}, f"finite variance >= 0 for a constant schedule, got {jitter}")
+            for jitter in (-1.0, math.nan, math.inf)
+        ),
+        *(
+            (
+                {"jitter_schedule": "geometric", "jitter": jitter},
+                f"jitter must be a finite variance >= 1e-06 for a geometric .* got {jitter}",
+            )
+            for jitter in (0.0, 9e-7, math.nan)
+        ),
         ({"jitter_schedule": "linear"}, "must be 'constant' or 'geometric', got 'linear'"),
         ({"gradient_clip": 0.0}, "gradient_clip must be positive or None, got 0.0"),
     ],

@@ -45,6 +45,7 @@ MINIATURE: dict[str, Any] = {
         "ar-convcnp-sawtooth": "--model ar-convcnp --steps 1",
     },
     "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
+    "compiled": None,
     "marginals": "--num-samples 4",
     "samples": "--max-samples 100",
     "cost": "--threads 1 --num-targets 1 2 --num-samples 2 --seconds 0",
@@ -92,6 +93,8 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
     assert set(CONFIG["models"]) == set(PRETRAINED)
     said = snakemake(tmp_path, "--dry-run", "--cores", "1", "--printshellcmds")
     assert count(jobs_of(said)) == EVERYTHING
+    assert len(re.findall(r"evaluation_results danp-.* --compiled ", said)) == 11
+    assert len(re.findall(r"evaluation_samples danp-.* --compiled ", said)) == 1
     commands = {}
     for line in re.findall(r"danp train (.*) > ", said):
         words = shlex.split(line)
