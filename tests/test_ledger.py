@@ -18,6 +18,7 @@ import yaml
 
 from danp_lib.evaluation_origin import results_folder
 from danp_lib.evaluation_results import load_results, result_name
+from danp_lib.evaluation_samples import load_samples
 from danp_lib.evaluation_table import ESTIMATOR_OF, PAPER, table
 
 ROOT = Path(__file__).parents[1]
@@ -258,6 +259,25 @@ def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
     assert leads["sawtooth"] > 20
     assert leads["square"] > 20
     assert leads["gp"] < 10
+
+
+def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
+    samples = load_samples(results_folder() / "danp-sawtooth-samples.json").samples
+    curves = {(c.context_size, c.estimator): c for c in samples.curves}
+    assert len(curves) == 62  # one task of each context size, either estimator
+    misses, apart = [], []
+    for size in range(31):
+        own, halves = curves[size, "model"], curves[size, "both"]
+        assert (own.num_samples[-1], halves.num_samples[0], halves.num_samples[-1]) == (
+            50_000,
+            32,
+            2048,
+        )
+        best = max(own.log_likelihood[-1], halves.log_likelihood[-1])
+        misses.append(best - halves.log_likelihood[0])
+        apart.append(own.log_likelihood[-1] - halves.log_likelihood[-1])
+    assert max(misses) < 0.4
+    assert abs(sum(apart[6:]) / 25) < 0.02
 
 
 def test_the_claim_of_the_best_is_told_as_it_is() -> None:

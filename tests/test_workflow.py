@@ -242,6 +242,17 @@ def test_a_missing_checkpoint_is_trained_and_what_depends_on_it_made_anew(miniat
     assert jobs == [*OF_THE_AR_CONVCNP, ("train", "checkpoints/ar-convcnp-sawtooth.safetensors")]
 
 
+def test_the_cards_of_a_deleted_checkpoint_do_not_stop_its_training(tmp_path: Path) -> None:
+    # As in a clone, which has no state of the runs that made them.
+    (tmp_path / "miniature.yaml").write_text(yaml.safe_dump(MINIATURE), encoding="utf-8")
+    path = tmp_path / "checkpoints" / "ar-convcnp-sawtooth.safetensors"
+    path.parent.mkdir()
+    for card in (path.with_suffix(".json"), path.with_suffix(".md")):
+        card.write_text("of the checkpoint that was deleted", encoding="utf-8")
+    run_miniature(tmp_path, "checkpoints/ar-convcnp-sawtooth.safetensors")
+    assert read_card(path).sha256 == sha256(path)
+
+
 def test_results_of_other_weights_are_made_anew(miniature: Path) -> None:
     # As after an interruption between training anew and evaluating.
     path = miniature / "checkpoints" / "ar-convcnp-sawtooth.safetensors"
