@@ -122,6 +122,12 @@ def train(
             "--compile/--no-compile", help="Compile the step; by default in long runs on a CPU."
         ),
     ] = None,
+    snapshots: Annotated[
+        bool,
+        typer.Option(
+            "--snapshots", help="Keep checkpoints of the run at 1,024, 2,048, 4,096, ... steps too."
+        ),
+    ] = False,
 ) -> None:
     """Train a model by a recipe, and write its checkpoint and card.
 
@@ -141,6 +147,7 @@ def train(
         threads=threads,
         device=device,
         compile_model=compile_model,
+        snapshots=snapshots,
     )
     if made is None:
         print("danp: stopped; the same command goes on from here.", file=sys.stderr)

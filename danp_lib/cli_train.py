@@ -63,6 +63,7 @@ def run_recipe(
     threads: int | None,
     device: str,
     compile_model: bool | None,
+    snapshots: bool = False,
     progress: bool = True,
 ) -> tuple[Path, Card] | None:
     """Train, or go on training, and write the checkpoint and its card.
@@ -74,6 +75,7 @@ def run_recipe(
         threads: Threads of the CPU; PyTorch's choice where left out.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on.
         compile_model: Compile the step; ``None`` does where it pays.
+        snapshots: See :func:`~danp_lib.training.train`.
         progress: Show a progress bar on the standard error.
 
     Returns:
@@ -107,6 +109,7 @@ def run_recipe(
         folder=folder,
         max_minutes=max_minutes,
         compile_model=compile_model,
+        snapshots=snapshots,
         progress=progress,
     )
     steps = history[-1]["step"]

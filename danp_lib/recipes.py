@@ -144,6 +144,8 @@ def _paper_training() -> TrainingConfig:
         gradient_clip=None,
         jitter=1e-2,
         jitter_steps=steps_per_epoch,
+        log_every=steps_per_epoch,
+        validate_every=4 * steps_per_epoch,
     )
 
 

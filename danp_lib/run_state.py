@@ -15,17 +15,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from danp_lib.checkpoint import save_checkpoint
 from danp_lib.configuration import to_dict
 from danp_lib.convnp import ConvNP
 from danp_lib.danp import DANP
 from danp_lib.files import write_atomically
-from danp_lib.generators import TaskGenerator
+from danp_lib.generators import GENERATORS, TaskGenerator
 from danp_lib.likelihoods import VARIANCE_FLOOR
 from danp_lib.objective import BatchConfig
 from danp_lib.optimizers import Optimizer
 
 Model = ConvNP | DANP
 Record = dict[str, Any]
+
+FIRST_SNAPSHOT = 1024
+"""Steps of the first snapshot of a run; the next ones follow at twice as many."""
 
 # What reading a run raises where its files are damaged, as long as they can be read at all.
 _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
@@ -183,6 +187,20 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
     write_atomically(folder / "log.jsonl", log.encode())
     data = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
     write_atomically(folder / "state.safetensors", data)
+
+
+def save_snapshot(folder: Path, state: RunState) -> None:
+    """Write a checkpoint, ``step-1024.safetensors`` and so on, if the step is a power of two."""
+    if state.step < FIRST_SNAPSHOT or state.step & (state.step - 1):
+        return
+    known = state.task_generator.name in GENERATORS
+    folder.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(
+        folder / f"step-{state.step}.safetensors",
+        state.model,
+        task_generator=state.task_generator if known else None,
+        provenance=state.description() | {"steps": state.step},
+    )
 
 
 def load_state(folder: Path, state: RunState) -> list[Record]:

@@ -36,6 +36,7 @@ from danp_lib.run_state import (
     RunState,
     TrainingConfig,
     load_state,
+    save_snapshot,
     save_state,
 )
 
@@ -63,6 +64,7 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     max_minutes: float | None = None,
     compile_model: bool = False,
+    snapshots: bool = False,
     progress: bool = True,
     callback: Callable[[Record], None] | None = None,
 ) -> list[Record]:
@@ -80,6 +82,8 @@ def train(
         folder: Where to keep the run; nothing is kept where left out.
         max_minutes: Stop, resumably, after this time.
         compile_model: Compile the likelihood and its gradient with :func:`torch.compile`.
+        snapshots: Also keep checkpoints in the folder, ``step-1024.safetensors`` and so on, at
+            every power of two from 1,024 steps, for a learning curve.
         progress: Show a progress bar on the standard error.
         callback: Called with every record.
 
@@ -134,6 +138,8 @@ def train(
             meter.add(step_function())
             state.step += 1
             bar.update()
+            if snapshots and place is not None:
+                save_snapshot(place, state)
             leaving = stopped() or time.monotonic() > deadline or state.step == config.num_steps
             validating = state.step % config.validate_every == 0 or state.step == config.num_steps
             if state.step % config.log_every == 0 or validating or leaving:

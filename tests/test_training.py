@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from danp_lib.checkpoint import load_checkpoint, read_header
 from danp_lib.convnp import ConvNPConfig
 from danp_lib.danp import DANPConfig
 from danp_lib.generators import GaussianProcess, Sawtooth, TaskGenerator
@@ -87,6 +88,20 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert train(again, Sawtooth(), RUN, folder=tmp_path, progress=False) == history
     assert_same_weights(weights(first), weights(again))
     assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+def test_snapshots_are_checkpoints_at_powers_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danp_lib.run_state.FIRST_SNAPSHOT", 2)
+    model = tiny()
+    run = replace(RUN, num_steps=8)
+    train(model, Sawtooth(), run, folder=tmp_path, snapshots=True, progress=False)
+    names = sorted(path.stem for path in tmp_path.glob("step-*.safetensors"))
+    assert names == ["step-2", "step-4", "step-8"]
+    last = load_checkpoint(tmp_path / "step-8.safetensors")
+    assert_same_weights(weights(last), weights(model))
+    assert read_header(tmp_path / "step-4.safetensors").provenance["steps"] == 4
 
 
 SCRIPT = textwrap.dedent(
