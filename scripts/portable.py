@@ -1,0 +1,76 @@
+"""The tests and the chapters on simulated processors: one line for each that fails.
+
+    python scripts/portable.py [--variants as-is avx2 ...] [PATH ...]
+
+A chapter's cells are those of Jupyter, ``In [1]``, ``In [2]`` and so on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from processors import VARIANTS
+
+ROOT = Path(__file__).parents[1]
+WORKERS = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
+# nbval counts the code cells from 0.
+CELL = re.compile(r"^(?:FAILED|ERROR) (?:book/)?(?P<chapter>[\w-]+)\.ipynb::Cell (?P<number>\d+)")
+TEST = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+)")
+COUNTS = re.compile(r"^(?:=+ )?(?P<counts>\d+ (?:passed|failed|error).*?) in [\d.]+s")
+
+
+def failed(line: str) -> str | None:
+    """What a line of pytest's summary says has failed, or None."""
+    if cell := CELL.match(line):
+        return f"{cell['chapter']} cell [{int(cell['number']) + 1}]"
+    if test := TEST.match(line):
+        return test["test"]
+    return None
+
+
+def run(variant: str, paths: list[str]) -> list[str]:
+    """Run pytest on a simulated processor; print and return what failed."""
+    lines: list[str] = []
+    for path in paths:
+        nbval = ["--nbval"] if path.split("/")[0] == "book" else []
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", *WORKERS, *nbval, path],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **VARIANTS[variant]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+        found = [what for line in said if (what := failed(line))]
+        if done.returncode not in (0, 1) or (done.returncode == 1 and not found):
+            found.append(f"{path}: pytest ended with {done.returncode}: {said[-1] if said else ''}")
+        for what in found:
+            print(f"{variant}: {what}", flush=True)
+        counts = next((m["counts"] for line in reversed(said) if (m := COUNTS.match(line))), "")
+        minutes = (time.monotonic() - start) / 60.0
+        print(f"{variant}: {path}: {counts} in {minutes:.1f} min", flush=True)
+        lines += found
+    return lines
+
+
+def main() -> int:
+    """Try every variant, and print what fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", default=["tests", "book"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    arguments = parser.parse_args()
+    found = [line for variant in arguments.variants for line in run(variant, arguments.paths)]
+    print(f"{len(found)} failed on {len(arguments.variants)} processors")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
