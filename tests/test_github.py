@@ -47,7 +47,7 @@ def supported_pythons() -> list[str]:
 def test_every_python_is_tested_on_every_system() -> None:
     jobs = WORKFLOWS["test"]["jobs"]
     assert supported_pythons()[-1] == "3.13"
-    for job in jobs.values():
+    for job in (jobs["make"], jobs["without-make"]):
         assert job["strategy"]["matrix"]["python"] == supported_pythons()
         assert job["strategy"]["fail-fast"] is False
     systems = [*jobs["make"]["strategy"]["matrix"]["os"], jobs["without-make"]["runs-on"]]
