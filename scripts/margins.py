@@ -97,8 +97,9 @@ def _distance(values: np.ndarray, kind: str, quantum: float | None) -> np.ndarra
         return np.abs(values)
     scaled = values / quantum
     to_edge = np.abs(scaled - np.floor(scaled) - 0.5)
-    # -0.00 and 0.00 are different texts.
-    to_edge = np.where(np.abs(scaled) < 0.5, np.minimum(to_edge, np.abs(scaled)), to_edge)
+    # -0.00 and 0.00 are different texts, unless the value is one that is never negative.
+    signed = (np.abs(scaled) < 0.5) & (values < 0.0).any(axis=0)
+    to_edge = np.where(signed, np.minimum(to_edge, np.abs(scaled)), to_edge)
     return to_edge * quantum
 
 
