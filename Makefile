@@ -104,7 +104,7 @@ outputs: $(INSTALLED)
 	python scripts/outputs.py $(CHAPTER)
 
 browser: $(INSTALLED)
-	pytest -rs tests/test_browser.py
+	pytest -rs tests/project/test_browser.py
 
 install: $(INSTALLED)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from measure import build_reference, in_turns, parse_arguments, save, spread, written
 
-from danp_lib.objective import draw_batch
-from danp_lib.optimizers import Optimizer
-from danp_lib.recipes import recipe
-from danp_lib.run_state import RunState
-from danp_lib.training import TrainingStep
+from danp_lib.training.objective import draw_batch
+from danp_lib.training.optim import Optimizer
+from danp_lib.training.recipes import recipe
+from danp_lib.training.resume import RunState
+from danp_lib.training.loop import TrainingStep
 
 
 def main() -> None:

@@ -10,16 +10,16 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 import danp_lib
-from danp_lib.benchmark import benchmark_path
-from danp_lib.evaluation_origin import results_folder
-from danp_lib.files import (
+from danp_lib.storage.tasks import benchmark_path
+from danp_lib.evaluation.origin import results_folder
+from danp_lib._files import (
     DATA_VARIABLE,
     data_folders,
     split_header,
     with_sorted_header,
     write_atomically,
 )
-from danp_lib.pretrained import pretrained_folders
+from danp_lib.storage.pretrained import pretrained_folders
 
 
 def test_data_lies_in_the_package_or_beside_it_in_a_clone() -> None:

@@ -21,13 +21,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danp_lib import plotting
-from danp_lib.evaluation import TaskRecord, mean_and_ci95
-from danp_lib.evaluation_origin import CEILING
-from danp_lib.evaluation_results import load_results, result_name
-from danp_lib.evaluation_samples import load_samples, samples_name
-from danp_lib.evaluation_table import ESTIMATOR_OF
-from danp_lib.plotting_style import WIDTH
+from danp_lib.plotting import figures as plotting
+from danp_lib.evaluation.score import TaskRecord, mean_and_ci95
+from danp_lib.evaluation.origin import CEILING
+from danp_lib.evaluation.results import load_results, result_name
+from danp_lib.evaluation.samples import load_samples, samples_name
+from danp_lib.evaluation.table import ESTIMATOR_OF
+from danp_lib.plotting.style import WIDTH
 
 FIGURE_OF = {"sawtooth": "figure-4", "square": "figure-7", "gp": "figure-9"}
 """The paper's figure of each dataset: average likelihood against context size."""

@@ -1,0 +1,287 @@
+"""The ``danp`` command.
+
+The commands import what they need when they run, so that help and mistakes answer quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands that ends in one line and exit code 2 where the caller is at fault."""
+
+    def main(self, args: Any = None, *others: Any, **extra: Any) -> NoReturn:
+        """Run a command line, and exit."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra |= {"prog_name": "danp", "standalone_mode": False}
+        try:
+            result = super().main(arguments or ["--help"], **extra)
+        except typer.Abort:
+            sys.exit(130)
+        except (ValueError, OSError) as error:
+            _fail(str(error))
+        except Exception as error:
+            # A wrong option or command: typer carries its own copy of click in some versions.
+            if not hasattr(error, "format_message"):
+                raise
+            _fail(error.format_message())
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    print("danp:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+# Plain text on every terminal, one line an error: no boxes and no coloured tracebacks.
+app = typer.Typer(
+    cls=OneLineErrors,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Diffusion-augmented neural processes: train, evaluate and predict.",
+)
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="A checkpoint's file, or the name of a pretrained model.")
+]
+
+
+def _check_seed(seed: int) -> int:
+    # What a torch.Generator takes. A range of typer's would fill the help with these numbers.
+    if not -(2**63) <= seed < 2**64:
+        raise typer.BadParameter(f"{seed} is not in the range from -2**63 to 2**64 - 1.")
+    return seed
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"danp_lib {version('danp_lib')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  danp train --model danp --dataset sawtooth --out runs/danp\n"
+    "  danp train --model convgnp --dataset gp --steps 10000 --out convgnp-gp.safetensors"
+)
+def train(
+    model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")],
+    dataset: Annotated[
+        str, typer.Option(help="sawtooth, square or gp; for data of your own, see the book.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="A folder for the run and its checkpoint; or the checkpoint itself, ending in "
+            ".safetensors, with the run in runs/."
+        ),
+    ],
+    recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
+    steps: Annotated[int | None, typer.Option(help="Updates; the recipe's if left out.")] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the weights and the tasks.", callback=_check_seed)
+    ] = 0,
+    levels: Annotated[
+        int | None,
+        typer.Option(help="F of a DANP; the paper's Table 2 if left out."),
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time, with a checkpoint.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of the CPU.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    compile_model: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", help="Compile the step; by default in long runs on a CPU."
+        ),
+    ] = None,
+    snapshots: Annotated[
+        bool,
+        typer.Option(
+            "--snapshots", help="Keep checkpoints of the run at 1,024, 2,048, 4,096, ... steps too."
+        ),
+    ] = False,
+) -> None:
+    """Train a model by a recipe, and write its checkpoint and card.
+
+    A run that was stopped goes on where it was when the same command is given again: after Ctrl-C,
+    after a termination signal, or once --max-minutes are over.
+    """
+    from danp_lib.cli.train import run_recipe
+    from danp_lib.training.recipes import recipe as get_recipe
+
+    chosen = get_recipe(
+        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
+    )
+    made = run_recipe(
+        chosen,
+        out,
+        max_minutes=max_minutes,
+        threads=threads,
+        device=device,
+        compile_model=compile_model,
+        snapshots=snapshots,
+    )
+    if made is None:
+        print("danp: stopped; the same command goes on from here.", file=sys.stderr)
+        raise typer.Exit(130)
+    path, card = made
+    print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  danp evaluate danp-sawtooth --tasks sawtooth\n"
+    "  danp evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json"
+)
+def evaluate(
+    checkpoint: Checkpoint,
+    tasks: Annotated[
+        str,
+        typer.Option(help="A task file, or sawtooth, square or gp for the 310 benchmark tasks."),
+    ],
+    estimator: Annotated[
+        str,
+        typer.Option(help="model (as published), noising, both, or autoregressive (a rollout)."),
+    ] = "both",
+    num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the likelihood of a model on a set of tasks.
+
+    The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
+    of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
+    and an AR ConvCNP is always rolled out. Tasks and densities are in the units of the data that
+    the model was trained on, where the checkpoint knows them.
+    """
+    from danp_lib.cli.evaluate import evaluate_checkpoint, render
+
+    result = evaluate_checkpoint(
+        checkpoint, tasks, estimator=estimator, num_samples=num_samples, seed=seed, device=device
+    )
+    print(json.dumps(result, indent=2, allow_nan=False) if as_json else render(result))
+
+
+@app.command(epilog="\b\nExample:\n  danp table --json")
+def table(as_json: AsJson = False) -> None:
+    """Print the benchmark's table: the paper's average likelihoods, ours and the ceiling.
+
+    The ceiling is the score of the exact predictives, given the models' smallest variance. On waves
+    no model can beat it by more than luck; on the GP it is a yardstick and no limit.
+    """
+    from danp_lib.cli.evaluate import render_table
+    from danp_lib.evaluation.table import table as get_table
+
+    rows = get_table()
+    print(json.dumps(rows, indent=2, allow_nan=False) if as_json else render_table(rows))
+
+
+@app.command(
+    epilog="\b\nExample:\n"
+    "  danp predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3"
+)
+def predict(
+    checkpoint: Checkpoint,
+    context: Annotated[
+        Path,
+        typer.Option(help="CSV with the columns x and y; may have no rows, and gaps in y."),
+    ],
+    at: Annotated[Path, typer.Option(help="CSV with the column x.")],
+    out: Annotated[Path, typer.Option(help="CSV to write; what is there is replaced.")],
+    x: Annotated[str, typer.Option("--x", help="Name of the columns of inputs.")] = "x",
+    y: Annotated[str, typer.Option("--y", help="Name of the column of outputs.")] = "y",
+    num_samples: Annotated[
+        int, typer.Option(help="Samples of the auxiliary data that a DANP averages over.")
+    ] = 256,
+    quantiles: Annotated[
+        str, typer.Option(help="Levels of the quantiles, separated by commas; may be empty.")
+    ] = "0.05,0.5,0.95",
+    samples: Annotated[int, typer.Option(help="Joint samples to write, a column each.")] = 0,
+    seed: Seed = 0,
+) -> None:
+    """Predict at some inputs from a context, both in CSV files with a header.
+
+    The result has the column of inputs, mean, sd (standard deviation), then q0.05 and so on for
+    the quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units
+    of the data that the model was trained on, where the checkpoint knows them. Rows of the context
+    without an output are left out; that, outputs far off the model's scale and more points than the
+    model was trained with are said on the standard error.
+    """
+    from danp_lib import cli_predict
+
+    levels = cli_predict.parse_quantiles(quantiles)
+    cli_predict.predict(
+        checkpoint,
+        context,
+        at,
+        out,
+        x=x,
+        y=y,
+        num_samples=num_samples,
+        quantiles=levels,
+        samples=samples,
+        seed=seed,
+    )
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  danp info danp-sawtooth\n"
+    "  danp info --model danp --dataset sawtooth --recipe paper --json"
+)
+def info(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(help="A checkpoint's file, or the name of a pretrained model."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="danp, convcnp, convgnp, ar-convcnp.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="sawtooth, square or gp.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="paper or fast.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the configuration and the number of parameters of a trained model or of a recipe."""
+    from danp_lib.cli.info import describe_checkpoint, describe_recipe, render
+
+    if checkpoint is not None:
+        if (model, dataset, recipe) != (None, None, None):
+            raise ValueError("info takes a checkpoint, or --model, --dataset and --recipe.")
+        found = describe_checkpoint(checkpoint)
+    else:
+        if model is None or dataset is None:
+            raise ValueError("info needs a checkpoint, or --model and --dataset.")
+        found = describe_recipe(recipe or "fast", model=model, dataset=dataset)
+    print(json.dumps(found, indent=2) if as_json else render(found))
+
+
+def main() -> None:
+    """The entry point of the ``danp`` command."""
+    app()

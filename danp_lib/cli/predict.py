@@ -1,0 +1,236 @@
+"""``danp predict``: from points in CSV files to predictions in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danp_lib.storage.checkpoint import load_scaling, read_header
+from danp_lib.cli.info import (
+    checkpoint_path,
+    data_domain,
+    domain_message,
+    load_model,
+    off_domain,
+)
+from danp_lib.models.danp import DANP
+from danp_lib._files import check_output, write_atomically
+from danp_lib.data.tables import read_columns, read_number, read_output
+from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
+from danp_lib.data.scaling import Scaling
+from danp_lib.data.points import PointSet
+
+AT_ONCE = 1000
+"""Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
+
+FAR = 10.0
+"""In a model's units, where y has a spread near 1, values beyond this are in other units."""
+
+
+def read_points(
+    path: Path, columns: Sequence[str], *, domain: tuple[float, float]
+) -> list[list[float]]:
+    """Read numbers from the named columns of a CSV file with a header; others are ignored.
+
+    Args:
+        path: The file; it is read once, and may be a pipe.
+        columns: Names of the columns wanted: of the inputs, and where there is a second, of the
+            outputs, of which some may be missing.
+        domain: The interval that inputs must lie in.
+
+    Returns:
+        One list a row, in the order of ``columns``; a missing output is NaN.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a column is missing or an entry is no number, not finite in float32, or an
+            input off the domain; with the file and the line.
+    """
+    readers = (_input, read_output)
+    points = []
+    for where, cells in read_columns(path, columns):
+        parts = zip(cells, columns, readers, strict=False)
+        row = [read(cell, column, where) for cell, column, read in parts]
+        for value, column, cell in zip(row, columns, cells, strict=True):
+            # The models compute in float32.
+            if abs(value) > torch.finfo(torch.float32).max:
+                raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
+        if off_domain(torch.tensor(row[0], dtype=torch.float64), domain):
+            raise ValueError(f"{where}: {columns[0]} {domain_message(domain, cells[0])}")
+        points.append(row)
+    return points
+
+
+def _input(cell: str, column: str, where: str) -> float:
+    if re.match(r"\d{4}-\d\d", cell):
+        raise ValueError(
+            f"{where}: {column} must be a number, got the date {cell!r}; give it as a year, as "
+            "from_csv reads it."
+        )
+    value = read_number(cell, column, where)
+    if not math.isfinite(value):
+        raise ValueError(f"{where}: {column} must be finite, got {cell!r}.")
+    return value
+
+
+def parse_quantiles(text: str) -> list[float]:
+    """The levels in a text such as ``0.05,0.5,0.95``; none in an empty one.
+
+    Raises:
+        ValueError: If one is no number in (0, 1) or occurs twice.
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    try:
+        levels = [float(part) for part in parts]
+    except ValueError:
+        levels = [math.nan]
+    if not all(0.0 < level < 1.0 for level in levels) or len(set(levels)) < len(levels):
+        raise ValueError(
+            f"quantiles must be different numbers in (0, 1), as in 0.05,0.5,0.95, got {text!r}."
+        )
+    return levels
+
+
+def predict(
+    checkpoint: str,
+    context: Path,
+    at: Path,
+    out: Path,
+    *,
+    x: str = "x",
+    y: str = "y",
+    num_samples: int,
+    quantiles: Sequence[float],
+    samples: int,
+    seed: int,
+) -> int:
+    """Predict at the inputs of one CSV file from the points of another.
+
+    Writes the inputs, ``mean``, ``sd`` (standard deviation), one ``q`` a quantile, and one
+    ``sample_`` a joint sample, to the last digit, in the order of ``at``. What may be a mistake in
+    the context is said on the standard error.
+
+    Args:
+        checkpoint: A checkpoint's file, or the name of a pretrained model.
+        context: CSV with columns of inputs and outputs; it may hold no points, and where an output
+            is missing there is none.
+        at: CSV with a column of inputs.
+        out: Where to write; the file appears whole or not at all.
+        x: Name of the columns of inputs.
+        y: Name of the column of outputs.
+        num_samples: Components of a DANP's mixture.
+        quantiles: Levels of the quantiles, in (0, 1).
+        samples: Number of samples to write; a model for rollouts draws them by one.
+        seed: Of all randomness.
+
+    Returns:
+        Number of rows written.
+
+    Raises:
+        OSError: If a file is missing, or the result cannot be written.
+        ValueError: If a file holds what the model cannot take, ``out`` is a file that is read, or a
+            number is out of range.
+    """
+    if samples < 0:
+        raise ValueError(f"samples must be >= 0, got {samples}.")
+    if x == y:
+        raise ValueError(f"x and y must name different columns, got {x!r} for both.")
+    drawn = [f"sample_{i + 1}" for i in range(samples)]
+    if x in ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn):
+        raise ValueError(f"x must not be named like a column of the result, got {x!r}.")
+    source = checkpoint_path(checkpoint)
+    check_output(out, source, context, at)
+    model, scaling = load_model(checkpoint), load_scaling(source)
+    domain = data_domain(model, scaling)
+    rows = read_points(context, (x, y), domain=domain)
+    known = [row for row in rows if not math.isnan(row[1])]
+    inputs = [value for (value,) in read_points(at, (x,), domain=domain)]
+    if not inputs:
+        raise ValueError(f"{at} must hold at least one input, got the header alone.")
+    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
+    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
+    for note in _notes(given, len(rows) - len(known), read_header(source).provenance):
+        print(f"danp: {context}: {note}", file=sys.stderr)
+    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
+    # Joint samples need all inputs together. Marginals do not: equal seeds give equal walks.
+    parts = xt.split(xt.shape[1] if samples else AT_ONCE, dim=1)
+    tables = [
+        _columns(
+            model,
+            given,
+            part,
+            scaling,
+            num_samples=num_samples,
+            quantiles=quantiles,
+            samples=samples,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        for part in parts
+    ]
+    columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([x, *columns])
+    numbers = zip(inputs, *columns.values(), strict=True)
+    writer.writerows([repr(value) for value in row] for row in numbers)
+    write_atomically(out, text.getvalue())
+    return len(inputs)
+
+
+def _columns(
+    model: Any,
+    given: PointSet,
+    xt: Tensor,
+    scaling: Scaling,
+    *,
+    num_samples: int,
+    quantiles: Sequence[float],
+    samples: int,
+    generator: torch.Generator,
+) -> dict[str, list[float]]:
+    """The columns of the result but for the inputs, in the data's units."""
+    if isinstance(model, DANP):
+        scaled: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
+    else:
+        scaled = model.predict(given, xt)
+    predictive = scaling.predictive(scaled)
+    columns: dict[str, Tensor] = {"mean": predictive.mean, "sd": predictive.stddev}
+    columns |= {f"q{level!r}": predictive.quantile(level) for level in quantiles}
+    if samples:
+        if isinstance(model, ARConvCNP):
+            own = ar_sample(model, given, xt, num_samples=samples, generator=generator).values
+            drawn = scaling.y_offset + scaling.y_unit * own.double()
+        else:
+            drawn = predictive.sample((samples,), generator=generator)
+        columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
+    return {name: values.flatten().tolist() for name, values in columns.items()}
+
+
+def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list[str]:
+    """What in a context, in the model's units, may be a mistake."""
+    notes = []
+    if missing:
+        notes.append(f"rows without an output are left out: {missing}.")
+    if (y := given.y.abs()).numel() and float(y.max()) > FAR:
+        notes.append(
+            f"the outputs reach {float(y.max()):.3g} in the model's units, where their spread "
+            "should be near 1; are they in the units of the data it was trained on?"
+        )
+    with suppress(KeyError, TypeError, ValueError):
+        _, most = provenance["training"]["batch"]["context_size"]
+        if given.num_points > most:
+            notes.append(
+                f"{given.num_points} points are more than the {most} that the model was trained "
+                "with, and its answer may be sure and wrong."
+            )
+    return notes

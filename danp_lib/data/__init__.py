@@ -1,0 +1,1 @@
+"""Points, tasks and where they come from: priors over functions, noising, tables."""

@@ -1,0 +1,220 @@
+"""The noising of a task into levels of falling fidelity (paper, Section 2.1 and Appendix B.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from danp_lib.data.generators import TaskGenerator
+from danp_lib.data.points import PointSet
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    r"""The noise step :math:`y_{f+1} = \sqrt{1-\beta}\,y_f + \beta\,\epsilon`, taken F times.
+
+    The paper calls beta a variance; in its formula it is the standard deviation of one step, and
+    the numbers of its Table 2 solve the equation that goes with the formula.
+
+    Attributes:
+        beta: Standard deviation of one step, in (0, 1).
+        num_levels: F, the index of the noisiest level.
+    """
+
+    beta: float
+    num_levels: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.beta < 1.0:
+            raise ValueError(f"beta must lie in (0, 1), got {self.beta}.")
+        if not isinstance(self.num_levels, int) or self.num_levels < 0:
+            raise ValueError(f"num_levels must be an integer >= 0, got {self.num_levels!r}.")
+
+    @classmethod
+    def from_final_variance(cls, variance: float, *, num_levels: int) -> NoiseSchedule:
+        r"""The schedule whose last level has a given noise variance.
+
+        Solves :math:`\sigma^2 = \beta - \beta(1-\beta)^F` (last equation of Appendix B.2), whose
+        right side grows from 0 to 1 on (0, 1), by bisection down to neighbouring floats.
+
+        Raises:
+            ValueError: If there is no level to noise or the variance is not in (0, 1).
+        """
+        if num_levels < 1:
+            raise ValueError(f"num_levels must be >= 1 to reach a variance, got {num_levels}.")
+        if not 0.0 < variance < 1.0:
+            raise ValueError(
+                f"variance must lie in (0, 1), as beta in (0, 1) reaches no other, got {variance}."
+            )
+        low, high = 0.0, 1.0
+        while low < (middle := (low + high) / 2) < high:
+            if _noise_variance(middle, num_levels) < variance:
+                low = middle
+            else:
+                high = middle
+        return cls(beta=high if high < 1.0 else low, num_levels=num_levels)
+
+    def signal(self, level: int) -> float:
+        """The factor of y_0 in y_level, ``(1 - beta) ** (level / 2)``."""
+        return (1.0 - self.beta) ** (self._checked(level) / 2)
+
+    def variance(self, level: int) -> float:
+        """Variance of the noise in y_level, ``beta - beta * (1 - beta) ** level``."""
+        return _noise_variance(self.beta, self._checked(level))
+
+    def step(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        """One noise step, from a level to the next noisier one; any shape."""
+        eps = torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
+        return math.sqrt(1.0 - self.beta) * y + self.beta * eps
+
+    def chain(self, y0: Tensor, *, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The levels 0 to F of the same points, each one step from the last; any shape."""
+        levels = [y0]
+        for _ in range(self.num_levels):
+            levels.append(self.step(levels[-1], generator=generator))
+        return tuple(levels)
+
+    def noise(self, y0: Tensor, level: int, *, generator: torch.Generator) -> Tensor:
+        """Level ``level`` drawn at once, by the closed form (first equation of Appendix B.2)."""
+        eps = torch.randn(y0.shape, dtype=y0.dtype, device=y0.device, generator=generator)
+        return self.signal(level) * y0 + math.sqrt(self.variance(level)) * eps
+
+    def log_prob(self, y: Tensor, y0: Tensor, level: int) -> Tensor:
+        """log q(y_level | y_0) of each element, in nats.
+
+        Raises:
+            ValueError: If the level is 0, where there is no density.
+        """
+        if self._checked(level) == 0:
+            raise ValueError(
+                "level must be >= 1: level 0 is the data themselves and has no density."
+            )
+        variance = self.variance(level)
+        residual = y - self.signal(level) * y0
+        return -0.5 * (residual.square() / variance + math.log(2 * math.pi * variance))
+
+    def _checked(self, level: int) -> int:
+        if not 0 <= level <= self.num_levels:
+            raise ValueError(f"level must lie in 0..{self.num_levels}, got {level}.")
+        return level
+
+
+def _noise_variance(beta: float, level: int) -> float:
+    # beta * (1 - (1 - beta) ** level) without cancellation at small beta.
+    return -beta * math.expm1(level * math.log1p(-beta))
+
+
+@dataclass(frozen=True)
+class MaskedTask:
+    r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`.
+
+    Attributes:
+        context: The context sets.
+        auxiliary: The levels 1 to F; only those noisier than ``level`` are unmasked.
+        target: The point sets of the level itself.
+        level: The level, one for the batch or one a task, ``(batch,)``.
+    """
+
+    context: PointSet
+    auxiliary: tuple[PointSet, ...]
+    target: PointSet
+    level: int | Tensor
+
+
+@dataclass(frozen=True)
+class AugmentedTask:
+    r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`.
+
+    Attributes:
+        context: The context sets.
+        levels: The point sets of levels 0 to F; level 0 is the target set.
+    """
+
+    context: PointSet
+    levels: tuple[PointSet, ...]
+
+    def masked(self, level: int | Tensor) -> MaskedTask:
+        """Mask the task for training at a level (paper, Section 2.2, "Training").
+
+        Args:
+            level: One level for the batch, or an integer tensor ``(batch,)`` with one a task. A
+                tensor on a GPU is not read on the host, so that nothing waits for it; with a tensor
+                all levels must have the same number of points.
+
+        Raises:
+            ValueError: If a level is not one of the task's; on a GPU, a tensor is not checked.
+        """
+        top = len(self.levels) - 1
+        if isinstance(level, int):
+            if not 0 <= level <= top:
+                raise ValueError(f"level must lie in 0..{top}, got {level}.")
+            target = self.levels[level]
+        else:
+            if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
+                raise ValueError(f"level must lie in 0..{top}, got {level.tolist()}.")
+            rows = torch.arange(len(level), device=level.device)
+            stacked = [
+                torch.stack([getattr(s, k) for s in self.levels]) for k in ("x", "y", "mask")
+            ]
+            target = PointSet(*(part[level, rows] for part in stacked))
+        return MaskedTask(self.context, mask_levels(self.levels[1:], level), target, level)
+
+
+def mask_levels(auxiliary: Sequence[PointSet], level: int | Tensor) -> tuple[PointSet, ...]:
+    """Mask out the levels that are not noisier than a level.
+
+    Args:
+        auxiliary: The levels 1 to F.
+        level: One level, or one a task, ``(batch,)``.
+    """
+    return tuple(noisy.masked_where(level < f) for f, noisy in enumerate(auxiliary, start=1))
+
+
+def sample_augmented_task(
+    task_generator: TaskGenerator,
+    schedule: NoiseSchedule,
+    batch_size: int,
+    *,
+    context_size: int | tuple[int, int] = (0, 30),
+    num_targets: int = 50,
+    shared_inputs: bool = False,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> AugmentedTask:
+    """Draw augmented tasks, each with one true function under all its sets.
+
+    Args:
+        task_generator: The prior over functions.
+        schedule: The noise.
+        batch_size: Number of tasks.
+        context_size: As in :meth:`TaskGenerator.sample_task`.
+        num_targets: Number of points of every level.
+        shared_inputs: Give all levels the inputs of the targets and noise one into the next, as in
+            the paper's Figure 1. Otherwise each level has uniform inputs of its own, at which the
+            function is noised as many times as the level says (paper, below Equation 3).
+        generator: Source of randomness; the tasks are made on its device.
+        dtype: Floating type of the tasks.
+    """
+    context, sets = task_generator.sample_sets(
+        batch_size,
+        context_size=context_size,
+        num_targets=num_targets,
+        num_sets=1 if shared_inputs else schedule.num_levels + 1,
+        generator=generator,
+        dtype=dtype,
+    )
+    if shared_inputs:
+        (target,) = sets
+        xs = (target.x,) * (schedule.num_levels + 1)
+        ys = schedule.chain(target.y, generator=generator)
+    else:
+        xs = tuple(points.x for points in sets)
+        ys = tuple(
+            schedule.noise(points.y, f, generator=generator) if f else points.y
+            for f, points in enumerate(sets)
+        )
+    return AugmentedTask(context, tuple(PointSet(x, y) for x, y in zip(xs, ys, strict=True)))

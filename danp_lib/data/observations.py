@@ -1,0 +1,243 @@
+"""Tasks from real data: the windows of a series, and tasks from a table of observed functions.
+
+Real functions are known where they were observed, and nowhere else. A table of them is a
+:class:`~danp_lib.data.points.PointSet`, one function a row, with what is missing masked out; a time
+series is a table of one row, and its windows are a table of many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from danp_lib.data.generators import TaskGenerator, check_sizes
+from danp_lib.nn.setconv import Grid
+from danp_lib.data.points import PointSet, Task
+
+
+def cut_windows(
+    series: PointSet, width: float, *, stride: float | None = None
+) -> tuple[PointSet, Tensor]:
+    """Cut a series into windows, each a function of the time since its own start.
+
+    A window holds the points with ``start <= x < start + width``. Only windows that the series
+    fills are cut; an evenly spaced series ends one spacing after its last point. To keep data out
+    of training, cut the series in two first: windows overlap.
+
+    Args:
+        series: One function, ``(1, points, 1)``; masked entries are left out.
+        width: Width of a window, in units of x.
+        stride: Distance from one start to the next; where left out, a window starts at every point.
+
+    Returns:
+        The windows, ``(windows, points, 1)``, padded to the fullest one; and the x at which each
+        starts, ``(windows,)``.
+
+    Raises:
+        ValueError: If there is more than one series, a size is not positive, or no window fits.
+    """
+    if series.batch_size != 1:
+        raise ValueError(
+            f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
+            "as in windows, starts = cut_windows(table[i], ...), and stack the windows."
+        )
+    if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
+        raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
+    real = series.compact()
+    x, y = real.x.flatten(), real.y.flatten()
+    if len(x) < 2:
+        raise ValueError(f"series must hold at least 2 points, got {len(x)}.")
+    if not (x.diff() > 0.0).all():
+        raise ValueError("the x of series must increase; sort its points.")
+    # Times such as 1950 + 1 / 12 are rounded, and so is their difference.
+    slack = 1e-6 * width
+    end = x[-1] + x.diff().median()
+    latest = end - width + slack
+    if latest < x[0]:
+        raise ValueError(
+            "width must be at most that of the series and one spacing, "
+            f"{float(end - x[0])}, got {width}."
+        )
+    if stride is None:
+        starts = x[x <= latest]
+    else:
+        count = math.floor(float(latest - x[0]) / stride) + 1
+        starts = x[0] + stride * torch.arange(count, dtype=x.dtype)
+    first = torch.searchsorted(x, starts - slack)
+    sizes = torch.searchsorted(x, starts + width - slack) - first
+    places = torch.arange(int(sizes.max()))
+    mask = places < sizes.unsqueeze(1)
+    index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
+    relative = (x[index] - starts.unsqueeze(1)).masked_fill(~mask, 0.0)
+    values = y[index].masked_fill(~mask, 0.0)
+    return PointSet(relative.unsqueeze(-1), values.unsqueeze(-1), mask), starts
+
+
+def stack(tables: Sequence[PointSet]) -> PointSet:
+    """One table of the functions of several, padded to the fullest; their inputs may differ.
+
+    Args:
+        tables: Tables of one dtype and one input dimension, ``(functions, points, dim)`` each.
+
+    Returns:
+        ``(all functions, most points, dim)``, in the order given; what padding adds holds 0.
+
+    Raises:
+        ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
+    """
+    if not all(isinstance(table, PointSet) for table in tables):
+        found = ", ".join(type(table).__name__ for table in tables)
+        raise ValueError(f"tables must be PointSets, got {found}.")
+    if len(kinds := {(table.x.dtype, table.x.shape[-1]) for table in tables}) != 1:
+        raise ValueError(
+            "tables must be one or more, of one dtype and one input dimension, got "
+            f"{sorted(kinds, key=str)}."
+        )
+    most = max(table.num_points for table in tables)
+    padding = [(0, 0, 0, most - table.num_points) for table in tables]
+    return PointSet(
+        torch.cat([F.pad(t.x, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.y, pad) for t, pad in zip(tables, padding, strict=True)]),
+        torch.cat([F.pad(t.mask, pad[2:]) for t, pad in zip(tables, padding, strict=True)]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations(TaskGenerator):
+    """Tasks from a table of observed functions, in the model's units.
+
+    Each task takes one function at random and deals its points to context and targets. Both hold
+    the values as observed, and no point is in both. The noisier levels of an augmented task lie at
+    further random points of the function, which may be in the context or the targets too: where
+    else is a real function known?
+
+    Attributes:
+        table: The functions. It is not a field of the configuration, but its digest is.
+        digest: SHA-256 of the points, so that a run does not go on with other data.
+    """
+
+    name: ClassVar[str] = "observations"
+
+    table: InitVar[PointSet]
+    digest: str = field(init=False)
+
+    # Set on each instance, and no fields: a configuration holds plain values.
+    _tables: ClassVar[dict[torch.device, PointSet]]
+    _fewest: ClassVar[int]
+
+    def __post_init__(self, table: PointSet) -> None:
+        super().__post_init__()
+        table.check("table")
+        Grid(self.domain, points_per_unit=1, margin=0.0, multiple=1).check(
+            "table.x", table.x, table.mask
+        )
+        if table.batch_size == 0 or int(table.sizes.min()) < 1:
+            raise ValueError(
+                "every function of the table must have a point, got one without; keep the others, "
+                "as in table[table.sizes > 0]."
+            )
+        data = (table.sizes, table.x[table.mask].double(), table.y[table.mask].double())
+        digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
+        object.__setattr__(self, "digest", digest.hexdigest())
+        object.__setattr__(self, "_tables", {table.x.device: table})
+        object.__setattr__(self, "_fewest", int(table.sizes.min()))
+
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Refused: the functions are known at the observed points only.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "observed functions have no value at an x of one's choice; sample_task draws from the "
+            "observed points."
+        )
+
+    def sample_task(
+        self,
+        batch_size: int,
+        *,
+        context_size: int | tuple[int, int] = (0, 30),
+        num_targets: int = 50,
+        pool_size: int = 0,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> Task:
+        """Draw tasks; see the base class. There is no pool.
+
+        Raises:
+            ValueError: If a pool is asked for, or a function has too few points.
+        """
+        if pool_size != 0:
+            raise ValueError(
+                f"pool_size must be 0, got {pool_size}: observed functions are unknown off their "
+                "points; the estimators put the auxiliary inputs at the targets instead."
+            )
+        context, (target,) = self.sample_sets(
+            batch_size,
+            context_size=context_size,
+            num_targets=num_targets,
+            num_sets=1,
+            generator=generator,
+            dtype=dtype,
+        )
+        return Task(context, target)
+
+    def sample_sets(
+        self,
+        batch_size: int,
+        *,
+        context_size: int | tuple[int, int],
+        num_targets: int,
+        num_sets: int,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[PointSet, tuple[PointSet, ...]]:
+        """Deal contexts and sets of targets; see the base class.
+
+        The first set has no point of the context; a later one may have points of any other.
+
+        Raises:
+            ValueError: If a size is out of range, or a function has too few points.
+        """
+        low, high = check_sizes(batch_size, context_size, num_targets)
+        if high + num_targets > self._fewest:
+            raise ValueError(
+                f"a context of up to {high} and {num_targets} targets need {high + num_targets} "
+                f"points of a function, but one of the table has {self._fewest}; ask for fewer, "
+                "cut wider windows, or keep the functions that have enough of them."
+            )
+        device = generator.device
+        table = self._table_on(device)
+        rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
+        functions = table[rows]
+        sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
+        dealt = self._deal(functions, high + num_targets, generator, dtype)
+        places = torch.arange(high + num_targets, device=device)
+        context = PointSet(dealt.x[:, :high], dealt.y[:, :high], places[:high] < sizes)
+        sets = [PointSet(dealt.x[:, high:], dealt.y[:, high:])]
+        sets += [self._deal(functions, num_targets, generator, dtype) for _ in range(num_sets - 1)]
+        return context, tuple(sets)
+
+    def _deal(
+        self, functions: PointSet, count: int, generator: torch.Generator, dtype: torch.dtype
+    ) -> PointSet:
+        """Different real points of each function, in random order."""
+        keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
+        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count].unsqueeze(-1)
+        y = self.observe(functions.y.gather(1, order), generator=generator)
+        return PointSet(functions.x.gather(1, order).to(dtype), y.to(dtype))
+
+    def _table_on(self, device: torch.device) -> PointSet:
+        """The table on a device, copied there once."""
+        tables: dict[torch.device, PointSet] = self._tables
+        if device not in tables:
+            tables[device] = next(iter(tables.values())).to(device)
+        return tables[device]

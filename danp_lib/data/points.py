@@ -1,0 +1,300 @@
+"""Sets of points, tasks, and the files that hold benchmark tasks (paper, Section 2.1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from danp_lib._files import with_sorted_header, write_atomically
+
+
+@dataclass(frozen=True)
+class PointSet:
+    """A batch of sets of input-output pairs.
+
+    Sets of different sizes share a batch by padding: a padded entry has ``mask`` false and may hold
+    anything, NaN included. Nothing in the library lets such an entry reach a result.
+
+    Attributes:
+        x: Inputs, ``(batch, points, dim_x)``.
+        y: Outputs, ``(batch, points, 1)``.
+        mask: True where a point is real, ``(batch, points)``; all true when left out.
+
+    Raises:
+        ValueError: If the shapes or dtypes do not fit together.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 3:
+            raise ValueError(f"x must have shape (batch, points, dim), got {tuple(self.x.shape)}.")
+        if self.mask is None:
+            ones = torch.ones(self.x.shape[:2], dtype=torch.bool, device=self.x.device)
+            object.__setattr__(self, "mask", ones)
+        expected = (*self.x.shape[:2], 1)
+        if tuple(self.y.shape) != expected:
+            raise ValueError(
+                f"y must have shape {expected} to go with x of shape {tuple(self.x.shape)}, "
+                f"got {tuple(self.y.shape)}."
+            )
+        if tuple(self.mask.shape) != expected[:2] or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"mask must be a bool tensor of shape {expected[:2]}, "
+                f"got {self.mask.dtype} of shape {tuple(self.mask.shape)}."
+            )
+        if not (self.x.is_floating_point() and self.x.dtype == self.y.dtype):
+            raise ValueError(
+                f"x and y must share one floating dtype, got {self.x.dtype} and {self.y.dtype}."
+            )
+
+    @classmethod
+    def empty(
+        cls,
+        batch_size: int = 1,
+        *,
+        dim_x: int = 1,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> PointSet:
+        """A batch of sets that hold no point at all."""
+        return cls(
+            torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device),
+            torch.zeros(batch_size, 0, 1, dtype=dtype, device=device),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Number of sets."""
+        return self.x.shape[0]
+
+    @property
+    def num_points(self) -> int:
+        """Number of entries a set takes, padding included."""
+        return self.x.shape[1]
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of real points of each set, ``(batch,)``."""
+        return self.mask.sum(dim=1)
+
+    def __getitem__(self, index: int | slice | Tensor) -> PointSet:
+        """Select sets of the batch; an integer gives a batch of one."""
+        if isinstance(index, int):
+            index = torch.arange(self.batch_size)[index].reshape(1)
+        return PointSet(self.x[index], self.y[index], self.mask[index])
+
+    def to(self, *args: Any, **kwargs: Any) -> PointSet:
+        """Move or cast as :meth:`torch.Tensor.to` does; the mask stays boolean."""
+        x = self.x.to(*args, **kwargs)
+        return PointSet(x, self.y.to(*args, **kwargs), self.mask.to(x.device))
+
+    def expand(self, batch_size: int) -> PointSet:
+        """Repeat a batch of one without copying."""
+        return PointSet(
+            self.x.expand(batch_size, -1, -1),
+            self.y.expand(batch_size, -1, -1),
+            self.mask.expand(batch_size, -1),
+        )
+
+    def concat(self, other: PointSet) -> PointSet:
+        """The union with another batch of sets of the same size, along the points."""
+        return PointSet(
+            torch.cat([self.x, other.x], dim=1),
+            torch.cat([self.y, other.y], dim=1),
+            torch.cat([self.mask, other.mask], dim=1),
+        )
+
+    def compact(self) -> PointSet:
+        """Drop the padding of a batch of one.
+
+        Raises:
+            ValueError: If the batch holds more than one set, whose sizes may differ.
+        """
+        if self.batch_size != 1:
+            raise ValueError(f"compact() takes a batch of one set, got {self.batch_size}.")
+        keep = self.mask[0]
+        return PointSet(self.x[:, keep], self.y[:, keep])
+
+    def masked_where(self, keep: Tensor | bool) -> PointSet:
+        """The same sets, all of whose points are masked out where ``keep`` is false.
+
+        Args:
+            keep: One truth value for the batch, or one a set, ``(batch,)``.
+        """
+        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else keep
+        return PointSet(self.x, self.y, self.mask & per_set)
+
+    def check(self, name: str) -> None:
+        """Refuse NaN and infinite values among the real points.
+
+        Raises:
+            ValueError: If there is one; ``name`` is what the message calls this set.
+        """
+        for part, values in (("x", self.x), ("y", self.y)):
+            bad = ~values.isfinite().all(dim=-1) & self.mask
+            if bad.any():
+                row, point = bad.nonzero()[0].tolist()
+                raise ValueError(
+                    f"{name}.{part} must be finite at every real point, got "
+                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is "
+                    "missing, or leave it out."
+                )
+
+
+@dataclass(frozen=True)
+class Task:
+    r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`.
+
+    Attributes:
+        context: The context sets, padded and masked.
+        target: The target sets; every entry is real.
+        pool: The true function at further uniform inputs, which the noising estimator draws its
+            auxiliary inputs from; every entry is real. ``None`` where the function is unknown off
+            the targets.
+
+    Raises:
+        ValueError: If the sets do not share a batch size. Their entries are left to :meth:`check`.
+    """
+
+    context: PointSet
+    target: PointSet
+    pool: PointSet | None = None
+
+    def __post_init__(self) -> None:
+        sets = {"context": self.context, "target": self.target, "pool": self.pool}
+        sizes = {name: part.batch_size for name, part in sets.items() if part is not None}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"context, target and pool must share a batch size, got {sizes}.")
+
+    @property
+    def xc(self) -> Tensor:
+        """Context inputs, ``(batch, points, dim_x)``."""
+        return self.context.x
+
+    @property
+    def yc(self) -> Tensor:
+        """Context outputs, ``(batch, points, 1)``."""
+        return self.context.y
+
+    @property
+    def xt(self) -> Tensor:
+        """Target inputs, ``(batch, points, dim_x)``."""
+        return self.target.x
+
+    @property
+    def yt(self) -> Tensor:
+        """Target outputs, ``(batch, points, 1)``."""
+        return self.target.y
+
+    @property
+    def batch_size(self) -> int:
+        """Number of tasks."""
+        return self.context.batch_size
+
+    def __getitem__(self, index: int | slice | Tensor) -> Task:
+        """Select tasks of the batch; an integer gives a batch of one."""
+        pool = None if self.pool is None else self.pool[index]
+        return Task(self.context[index], self.target[index], pool)
+
+    def to(self, *args: Any, **kwargs: Any) -> Task:
+        """Move or cast every set as :meth:`torch.Tensor.to` does."""
+        pool = None if self.pool is None else self.pool.to(*args, **kwargs)
+        return Task(self.context.to(*args, **kwargs), self.target.to(*args, **kwargs), pool)
+
+    def check(self) -> None:
+        """Refuse targets and pools with padding, and values that are not finite.
+
+        Whatever scores the targets or draws from the pool takes all entries, so it calls this.
+
+        Raises:
+            ValueError: If there is one, with its set and its place.
+        """
+        self.context.check("context")
+        for name, points in (("target", self.target), ("pool", self.pool)):
+            if points is None:
+                continue
+            if not points.mask.all():
+                row, point = (~points.mask).nonzero()[0].tolist()
+                raise ValueError(
+                    f"every {name} point must be real, got a masked one at [{row}, {point}]; leave "
+                    "it out, and give tasks with other numbers of points in batches of their own."
+                )
+            points.check(name)
+
+
+_REQUIRED_KEYS = ("xc", "yc", "xt", "yt", "mask_c")
+_POOL_KEYS = ("x_pool", "y_pool")
+
+
+def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
+    """Write a batch of tasks to one safetensors file.
+
+    The keys are ``xc, yc, xt, yt`` and, where there is a pool, ``x_pool, y_pool``, each of shape
+    ``(tasks, points, 1)``, and ``mask_c`` of shape ``(tasks, points)``. Padding is written as
+    zeros, so that equal tasks give equal bytes. The file appears whole or not at all.
+
+    Raises:
+        ValueError: If a target or a point of the pool is masked, or a real point is NaN or
+            infinite.
+    """
+    task.check()
+    padding = ~task.context.mask.unsqueeze(-1)
+    tensors = {
+        "xc": task.xc.masked_fill(padding, 0.0),
+        "yc": task.yc.masked_fill(padding, 0.0),
+        "xt": task.xt,
+        "yt": task.yt,
+        "mask_c": task.context.mask,
+    }
+    if task.pool is not None:
+        tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
+    data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
+    write_atomically(path, with_sorted_header(data))
+
+
+def load_tasks(path: str | os.PathLike[str]) -> Task:
+    """Read a task file as :func:`save_tasks` writes it.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a key is missing or unknown, or a shape, dtype or value does not fit.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no task file at {path}.")
+    try:
+        with safe_open(path, framework="pt") as stored:
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    missing = [key for key in _REQUIRED_KEYS if key not in tensors]
+    unknown = [key for key in tensors if key not in _REQUIRED_KEYS + _POOL_KEYS]
+    if missing or unknown:
+        raise ValueError(
+            f"{path} must hold {', '.join(_REQUIRED_KEYS)} and optionally {', '.join(_POOL_KEYS)}; "
+            f"missing: {missing}, unknown: {unknown[:5]}."
+        )
+    if len([key for key in _POOL_KEYS if key in tensors]) == 1:
+        raise ValueError(f"{path} must hold both of {', '.join(_POOL_KEYS)}, or neither.")
+    try:
+        pool = PointSet(tensors["x_pool"], tensors["y_pool"]) if "x_pool" in tensors else None
+        task = Task(
+            PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"]),
+            PointSet(tensors["xt"], tensors["yt"]),
+            pool,
+        )
+        task.check()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return task

@@ -1,0 +1,145 @@
+"""Mixtures of the Gaussians of :mod:`danp_lib.distributions.gaussian`, joint over a set of outputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+
+from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal, check_value, checked_level
+
+_QUANTILE_STEPS = 60
+
+
+class Mixture(Distribution):
+    """A mixture of Gaussians over a set of outputs (paper, Equation 2).
+
+    Args:
+        logits: Log-weights up to a constant, ``(*batch, components)``.
+        components: Gaussians with batch shape ``(*batch, components)``.
+
+    Raises:
+        ValueError: If the shapes do not fit together.
+    """
+
+    arg_constraints = {}  # noqa: RUF012
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, components: LowRankNormal) -> None:
+        if logits.shape != components.batch_shape or logits.ndim < 1:
+            raise ValueError(
+                f"logits must have the components' batch shape {tuple(components.batch_shape)}, "
+                f"got {tuple(logits.shape)}."
+            )
+        self.logits = logits.double().log_softmax(dim=-1)
+        self.components = components
+        super().__init__(logits.shape[:-1], components.event_shape, validate_args=False)
+
+    @property
+    def num_components(self) -> int:
+        """Number of components of each mixture."""
+        return self.logits.shape[-1]
+
+    @property
+    def _weights(self) -> Tensor:
+        return self.logits.exp()[..., None, None]
+
+    @property
+    def mean(self) -> Tensor:
+        """``(*batch, points, 1)``."""
+        return (self._weights * self.components.mean).sum(dim=-3)
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances, ``(*batch, points, 1)``."""
+        spread = (self.components.mean - self.mean.unsqueeze(-3)).square()
+        return (self._weights * (self.components.variance + spread)).sum(dim=-3)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Joint log-density of a set of outputs in nats, ``(*batch)``.
+
+        Raises:
+            ValueError: As :meth:`~danp_lib.distributions.gaussian.LowRankNormal.log_prob`.
+        """
+        check_value(value, self.event_shape)
+        terms = self.components.log_prob(value.unsqueeze(-3))
+        return (self.logits + terms).logsumexp(dim=-1)
+
+    def sample(  # type: ignore[override]
+        self, sample_shape: Any = (), *, generator: torch.Generator
+    ) -> Tensor:
+        """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
+        shape = Size(sample_shape) + self.batch_shape
+        count = Size(sample_shape).numel()
+        if count == 0:  # which torch.multinomial refuses
+            return self.components.loc.new_empty((*shape, *self.event_shape))
+        weights = self.logits.exp().reshape(-1, self.num_components)
+        chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
+        points, rank = self.event_shape[0], self.components.factor.shape[-1]
+        eps = torch.randn(
+            (*shape, points + rank, 1),
+            dtype=torch.float64,
+            device=generator.device,
+            generator=generator,
+        )
+        # Components of all mixtures in one row, so that one index picks them whatever the batch.
+        parts = (self.components.loc, self.components.diagonal, self.components.factor)
+        row = LowRankNormal(*(part.flatten(end_dim=-3) for part in parts))
+        first = torch.arange(len(weights), device=weights.device) * self.num_components
+        return row[(first + chosen.T).reshape(shape)].transform(eps)
+
+    def cdf(self, value: Tensor | float) -> Tensor:
+        """Marginal distribution functions, ``(*batch, points, 1)``.
+
+        Raises:
+            ValueError: If ``value`` is neither one number nor of two dimensions or more.
+        """
+        value = _across_components(value)
+        return (self._weights * self.components.cdf(value)).sum(dim=-3)
+
+    def icdf(self, value: Tensor | float) -> Tensor:
+        """Marginal quantiles, ``(*batch, points, 1)``, by bisection.
+
+        The bracket is the range of the components' quantiles, halved until its width is below that
+        range times 1e-18, that is, to rounding.
+
+        Raises:
+            ValueError: If ``value`` is neither one number nor of two dimensions or more.
+        """
+        level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
+        # Without the factor, whose squares every step of the bisection would sum again.
+        marginals = DiagonalNormal(self.components.mean, self.components.variance)
+        inner = marginals.icdf(_across_components(level))
+        # A component of no weight must not widen the bracket, and its quantile may be anything.
+        empty = self._weights == 0.0
+        low = inner.masked_fill(empty, math.inf).amin(dim=-3)
+        high = inner.masked_fill(empty, -math.inf).amax(dim=-3)
+        for _ in range(_QUANTILE_STEPS):
+            middle = 0.5 * (low + high)
+            cdf = (self._weights * marginals.cdf(middle.unsqueeze(-3))).sum(dim=-3)
+            below = cdf < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    def quantile(self, level: float) -> Tensor:
+        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
+        return self.icdf(checked_level(level))
+
+    def marginal(self, index: slice | Tensor) -> Mixture:
+        """The joint distribution of some of the points."""
+        return Mixture(self.logits, self.components.marginal(index))
+
+
+def _across_components(value: Tensor | float) -> Tensor | float:
+    """A value for each output, or one for all, the same for all components of a mixture."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    if value.ndim == 1:
+        raise ValueError(
+            f"value must be a number or have shape (..., points, 1), got {tuple(value.shape)}."
+        )
+    return value.unsqueeze(-3)

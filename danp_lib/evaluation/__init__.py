@@ -1,0 +1,1 @@
+"""Scores on the benchmark tasks, as results and as a table."""

@@ -1,0 +1,202 @@
+"""The likelihood of a DANP against the number of samples: the curve of a task, averages of curves.
+
+The paper's estimator, samples from the model, with up to 50,000 of them (Figure 5), beside the one
+that takes one half from the model and the other by noising the true function, with far fewer. The
+samples of a task are drawn once; the first S of them give the estimate with S.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from danp_lib.models.danp import DANP
+from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
+from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
+
+NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
+    "model": (100, 500, 1000, 5000, 10_000, 50_000),
+    "both": (32, 128, 512, 2048),
+}
+"""S of each estimator, Figure 5's, and for ``"both"`` 16, 64, 256 and 1024 from either source."""
+
+
+@dataclass(frozen=True)
+class SampleCurve:
+    """The estimates of one task by one estimator.
+
+    Attributes:
+        row: The task's place in the benchmark set.
+        context_size: Number of context points.
+        estimator: ``"model"``, the paper's, or ``"both"``.
+        num_samples: Every S, ascending; for ``"both"`` the samples from either source together.
+        log_likelihood: With the first S samples, log-density of the targets divided by their
+            number, in nats.
+        effective_sample_size: Of the first S samples.
+        forward_passes: Passes of one set of points through the U-Net, for the largest S.
+        seconds: Time taken, for the largest S.
+    """
+
+    row: int
+    context_size: int
+    estimator: Estimator
+    num_samples: tuple[int, ...]
+    log_likelihood: tuple[float, ...]
+    effective_sample_size: tuple[float, ...]
+    forward_passes: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.num_samples), len(self.log_likelihood), len(self.effective_sample_size)}
+        if len(lengths) > 1:
+            raise ValueError(
+                "log_likelihood and effective_sample_size must have one number for each of the "
+                f"{len(self.num_samples)} num_samples, got {len(self.log_likelihood)} and "
+                f"{len(self.effective_sample_size)}."
+            )
+
+
+@dataclass(frozen=True)
+class SampleAverage:
+    """The score with one number of samples.
+
+    Attributes:
+        estimator: ``"model"``, the paper's, or ``"both"``.
+        num_samples: The number of samples S.
+        context_size: Of the tasks averaged over; ``None`` for all of them.
+        num_tasks: Number of tasks.
+        average_likelihood: The paper's score, the mean over the tasks.
+        average_likelihood_ci95: 1.96 standard errors of it; ``None`` for one task.
+        mean_log_likelihood: Mean over the tasks, in nats per target.
+    """
+
+    estimator: Estimator
+    num_samples: int
+    context_size: int | None
+    num_tasks: int
+    average_likelihood: float
+    average_likelihood_ci95: float | None
+    mean_log_likelihood: float
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The curves of a model on tasks of a benchmark set, and their averages.
+
+    Attributes:
+        overall: One average for each estimator and S, over all tasks.
+        by_context_size: The same for each context size.
+        curves: What it is all computed from.
+    """
+
+    overall: tuple[SampleAverage, ...]
+    by_context_size: tuple[SampleAverage, ...]
+    curves: tuple[SampleCurve, ...]
+
+    @classmethod
+    def summarize(cls, curves: Sequence[SampleCurve]) -> Samples:
+        """Average curves."""
+        sizes = sorted({curve.context_size for curve in curves})
+        return cls(
+            overall=_averages(curves, None),
+            by_context_size=tuple(a for size in sizes for a in _averages(curves, size)),
+            curves=tuple(curves),
+        )
+
+    def select(
+        self, estimator: Estimator, context_size: int | None = None
+    ) -> tuple[SampleAverage, ...]:
+        """The averages of one estimator in ascending order of S, overall or of a context size."""
+        averages = self.overall if context_size is None else self.by_context_size
+        found = (a for a in averages if (a.estimator, a.context_size) == (estimator, context_size))
+        return tuple(sorted(found, key=lambda a: a.num_samples))
+
+
+def sample_curves(
+    model: DANP,
+    task: Task,
+    *,
+    row: int = 0,
+    max_samples: int | None = None,
+    generator: torch.Generator,
+    chunk_size: int = CHUNK_SIZE,
+) -> tuple[SampleCurve, ...]:
+    """The curves of one task, one for each estimator.
+
+    Args:
+        model: The model.
+        task: One task, with a pool.
+        row: Its place in a benchmark set.
+        max_samples: Leave out every S above it; all of :data:`NUM_SAMPLES` where left out.
+        generator: Source of randomness; each estimator's is spawned from it.
+        chunk_size: Number of samples computed at a time; it bounds the memory only.
+
+    Raises:
+        ValueError: If there is no S left, or the model cannot take the task.
+    """
+    curves = []
+    wanted = counts_up_to(max_samples)
+    for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):
+        start = time.perf_counter()
+        terms = log_weights(
+            model,
+            task,
+            estimator=estimator,
+            num_samples=counts[-1],
+            generator=stream,
+            chunk_size=chunk_size,
+        )
+        curve = SampleCurve(
+            row=row,
+            context_size=int(task.context.sizes),
+            estimator=estimator,
+            num_samples=counts,
+            log_likelihood=tuple(
+                float(log_mean(terms[:s])) / task.target.num_points for s in counts
+            ),
+            effective_sample_size=tuple(float(effective_sample_size(terms[:s])) for s in counts),
+            forward_passes=1 + model.num_levels * counts[-1],
+            seconds=time.perf_counter() - start,
+        )
+        curves.append(curve)
+    return tuple(curves)
+
+
+def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
+    """Every S of each estimator, or those up to a largest one.
+
+    Raises:
+        ValueError: If an estimator has none left.
+    """
+    kept = {
+        estimator: tuple(s for s in every if max_samples is None or s <= max_samples)
+        for estimator, every in NUM_SAMPLES.items()
+    }
+    if not all(kept.values()):
+        least = max(every[0] for every in NUM_SAMPLES.values())
+        raise ValueError(f"max_samples must be >= {least}, got {max_samples}.")
+    return kept
+
+
+def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
+    """One average for each estimator and S."""
+    logs: dict[tuple[Estimator, int], list[float]] = {}
+    for curve in curves:
+        if context_size is None or curve.context_size == context_size:
+            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
+                logs.setdefault((curve.estimator, count), []).append(log)
+    averages = []
+    for (estimator, count), values in logs.items():
+        each = torch.tensor(values, dtype=torch.float64)
+        likelihood, error = mean_and_ci95(each.exp())
+        averages.append(
+            SampleAverage(
+                estimator, count, context_size, len(values), likelihood, error, float(each.mean())
+            )
+        )
+    return tuple(averages)

@@ -1,0 +1,238 @@
+r"""The benchmark's score, and how one task's share of it is computed (paper, Table 1).
+
+The paper's "average likelihood" is the mean over tasks of
+:math:`\exp(\log p(y_t \mid x_t, D_c) / N_t)`, the geometric mean of the density per target, in
+units of 1/y.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from danp_lib._config import to_dict
+from danp_lib.models.convnp import ConvNP
+from danp_lib.models.danp import DANP
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.exact.oracles import Oracle
+from danp_lib._random import spawn
+from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
+from danp_lib.data.points import Task
+
+CHUNK_SIZE = 256
+"""Number of samples computed at a time, where nothing else is asked for."""
+
+Estimator = Literal["model", "noising", "both", "autoregressive"]
+ESTIMATORS = ("model", "noising", "both", "autoregressive")
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """The result of one task.
+
+    Attributes:
+        context_size: Number of context points.
+        log_likelihood: Log-density of the targets divided by their number, in nats.
+        estimator: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or
+            an estimator of :func:`~danp_lib.log_likelihood`.
+        num_samples: S; 1 where nothing is sampled.
+        effective_sample_size: Of those samples; 1 where nothing is sampled, and ``None`` for the
+            rollout of a DANP, which samples anew for every target.
+        forward_passes: Passes of one set of points through the U-Net.
+        seconds: Time taken.
+    """
+
+    context_size: int
+    log_likelihood: float
+    estimator: str
+    num_samples: int
+    effective_sample_size: float | None
+    forward_passes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of a model on a set of tasks.
+
+    Attributes:
+        average_likelihood: The paper's score.
+        average_likelihood_ci95: 1.96 standard errors of it over the tasks; ``None`` for one task.
+        mean_log_likelihood: Mean over the tasks, in nats per target.
+        num_tasks: Number of tasks.
+        estimator: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
+        num_samples: The largest number of samples of a task.
+        forward_passes: Sum over the tasks.
+        seconds: Sum over the tasks.
+        tasks: What it is all computed from.
+    """
+
+    average_likelihood: float
+    average_likelihood_ci95: float | None
+    mean_log_likelihood: float
+    num_tasks: int
+    estimator: str
+    num_samples: int
+    forward_passes: int
+    seconds: float
+    tasks: tuple[TaskRecord, ...]
+
+    @classmethod
+    def summarize(cls, tasks: Sequence[TaskRecord]) -> Evaluation:
+        """Sum up records, which may come from several runs.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if not tasks:
+            raise ValueError("tasks must hold at least one record, got none.")
+        logs = torch.tensor([t.log_likelihood for t in tasks], dtype=torch.float64)
+        average, error = mean_and_ci95(logs.exp())
+        return cls(
+            average_likelihood=average,
+            average_likelihood_ci95=error,
+            mean_log_likelihood=float(logs.mean()),
+            num_tasks=len(tasks),
+            estimator="+".join(dict.fromkeys(t.estimator for t in tasks)),
+            num_samples=max(t.num_samples for t in tasks),
+            forward_passes=sum(t.forward_passes for t in tasks),
+            seconds=sum(t.seconds for t in tasks),
+            tasks=tuple(tasks),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``danp evaluate --json`` prints: of each task, what differs between tasks."""
+        shown = ("context_size", "log_likelihood", "effective_sample_size")
+        rows = [{key: getattr(task, key) for key in shown} for task in self.tasks]
+        return to_dict(self) | {"tasks": rows}
+
+
+def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
+    """The mean over tasks ``(tasks,)`` and 1.96 standard errors of it; ``None`` for one task."""
+    count = len(values)
+    error = 1.96 * float(values.std()) / math.sqrt(count) if count > 1 else None
+    return float(values.mean()), error
+
+
+def evaluate(
+    model: ConvNP | DANP | Oracle,
+    task: Task,
+    *,
+    estimator: Estimator = "both",
+    num_samples: int = 256,
+    generator: torch.Generator,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool = False,
+) -> Evaluation:
+    """Evaluate a model on a batch of tasks, one by one.
+
+    Each task has random numbers of its own, spawned from ``generator``: with the same seed and
+    number of tasks, :func:`evaluate_task` repeats any one of them.
+
+    Args:
+        model: A trained model, or an oracle.
+        task: The tasks.
+        estimator: What a DANP's likelihood is estimated by. A ConvCNP, a ConvGNP and an oracle are
+            exact, and an AR ConvCNP is rolled out, whatever is asked for; ``"autoregressive"``
+            rolls out the other models too, oracles excepted.
+        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
+        generator: Source of randomness, on the device of model and tasks.
+        chunk_size: Number of samples computed at a time; it bounds the memory only.
+        progress: Show a progress bar on the standard error.
+
+    Raises:
+        ValueError: If an argument is not one of its choices, there is no target, the model cannot
+            take a task, or a likelihood is not a number.
+    """
+    task.check()
+    _check_targets(task)
+    streams = spawn(generator, task.batch_size)
+    # Left by an error too, so that its message has a line of its own.
+    with tqdm(range(task.batch_size), desc="tasks", disable=not progress) as rows:
+        records = [
+            evaluate_task(
+                model,
+                task[row],
+                estimator=estimator,
+                num_samples=num_samples,
+                generator=streams[row],
+                chunk_size=chunk_size,
+            )
+            for row in rows
+        ]
+    return Evaluation.summarize(records)
+
+
+def evaluate_task(
+    model: ConvNP | DANP | Oracle,
+    task: Task,
+    *,
+    estimator: Estimator,
+    num_samples: int,
+    generator: torch.Generator,
+    chunk_size: int = CHUNK_SIZE,
+) -> TaskRecord:
+    """Evaluate a model on one task; see :func:`evaluate`.
+
+    Raises:
+        ValueError: As :func:`evaluate`, or if there is more than one task, or no target.
+    """
+    if task.batch_size != 1:
+        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
+    task.check()
+    _check_targets(task)
+    start = time.perf_counter()
+    sampled = isinstance(model, DANP) and model.num_levels > 0
+    used, size, passes = "exact", None if sampled else 1.0, 0
+    if not isinstance(model, (ConvNP, DANP)):
+        values = model.log_prob(task.context, task.target)
+    elif isinstance(model, ARConvCNP) or estimator == "autoregressive":
+        rollout = ar_log_prob(
+            model, task, generator=generator, num_samples=num_samples, chunk_size=chunk_size
+        )
+        values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
+    else:
+        result = log_likelihood(
+            model,
+            task,
+            estimator=estimator,
+            num_samples=num_samples,
+            generator=generator,
+            chunk_size=chunk_size,
+        )
+        values, passes = result.values, result.forward_passes
+        if sampled:
+            used, size = estimator, float(result.effective_sample_size)
+    context_size = int(task.context.sizes)
+    value = float(values) / task.target.num_points
+    if not math.isfinite(value):
+        raise ValueError(
+            f"the model's log-likelihood must be finite, got {value} for a task with "
+            f"{context_size} context points; are its weights finite?"
+        )
+    return TaskRecord(
+        context_size=context_size,
+        log_likelihood=value,
+        estimator=used,
+        num_samples=num_samples if sampled else 1,
+        effective_sample_size=size,
+        forward_passes=passes,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check_targets(task: Task) -> None:
+    if task.batch_size == 0 or task.target.num_points == 0:
+        raise ValueError(
+            "there must be at least one task and one target to score, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )

@@ -1,0 +1,145 @@
+"""Table 1: the paper's numbers, ours, and the ceiling."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from danp_lib.evaluation.marginals import load_marginals, marginals_name
+from danp_lib.evaluation.origin import CEILING, results_folder
+from danp_lib.evaluation.results import Result, load_results, result_name
+
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    "sawtooth": {
+        "danp": (82.26, 2.51),
+        "convcnp": (32.23, 2.80),
+        "convgnp": (38.02, 3.36),
+        "ar-convcnp": (63.23, 2.81),
+    },
+    "square": {
+        "danp": (97.16, 4.90),
+        "convcnp": (13.55, 1.51),
+        "convgnp": (10.30, 1.31),
+        "ar-convcnp": (23.25, 2.19),
+    },
+    "gp": {
+        "danp": (39.52, 2.88),
+        "convcnp": (7.19, 1.12),
+        "convgnp": (45.38, 3.26),
+        "ar-convcnp": (29.11, 2.29),
+    },
+}
+"""Average likelihood and 1.96 standard errors, from Table 1 of the paper."""
+
+ESTIMATOR_OF = {
+    "danp": "both",
+    "convcnp": "exact",
+    "convgnp": "exact",
+    "ar-convcnp": "autoregressive",
+    CEILING: "exact",
+}
+"""The rows of the table, and the estimator whose result each shows."""
+
+
+PAPERS_ESTIMATOR = "danp (paper's estimator)"
+"""The row of the DANP with samples from the model alone, as the paper has it."""
+
+FURTHER: dict[str, tuple[str, str]] = {
+    PAPERS_ESTIMATOR: ("danp", "model"),
+    "danp-seed1": ("danp-seed1", "both"),
+}
+"""The model and the estimator of each row that is shown where there is a result."""
+
+MEASURES = (
+    "paper_ci95",
+    "fewest_samples",
+    "mean_log_likelihood",
+    "crps",
+    "crps_ci95",
+    "coverage_50",
+    "coverage_90",
+    "forward_passes",
+    "seconds",
+)
+"""What a row holds beside the scores and their estimator."""
+
+
+def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, dict[str, Any]]]:
+    """Table 1 as ``{dataset: {model: {paper, ours, ours_ci95, estimator, num_samples, ...}}}``.
+
+    Beside these five, a row holds :data:`MEASURES`: the paper's 1.96 standard errors; the smallest
+    number of samples of a task, where ``num_samples`` is the largest; the mean log-likelihood in
+    nats per target; the scores of the marginals (see :mod:`danp_lib.evaluation.marginals`); the
+    mean number of forward passes and of seconds that a task's likelihood took.
+
+    Args:
+        folder: Where the results lie; those that come with the library where left out.
+
+    Returns:
+        The numbers, ``None`` where there is none: the paper has no ceiling, and a model without a
+        result has no score of ours. Rows of :data:`FURTHER` without a result are left out.
+
+    Raises:
+        ValueError: If a file is not a result, one of something else than its name says, or one of
+            other weights than the result beside it.
+    """
+    folder = results_folder() if folder is None else Path(folder)
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for dataset in PAPER:
+        rows[dataset] = {}
+        for label, estimator in ESTIMATOR_OF.items():
+            rows[dataset][label] = _row(folder, dataset, label, label, estimator)
+            if label == "danp":
+                further = {
+                    key: _row(folder, dataset, key, *which) for key, which in FURTHER.items()
+                }
+                rows[dataset] |= {k: row for k, row in further.items() if row["ours"] is not None}
+    return rows
+
+
+def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(
+        ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
+    )
+    published = PAPER[dataset].get("danp" if label == PAPERS_ESTIMATOR else label)
+    if published is not None:
+        row["paper"], row["paper_ci95"] = published
+    name = f"{model}-{dataset}"
+    path = folder / result_name(name, estimator)
+    result = None
+    if path.is_file():
+        result = load_results(path)
+        _check(path, (name, estimator), (result.origin.name, result.evaluation.estimator))
+        row |= _scores(result)
+    # They depend on the model alone, so that one of its rows is enough.
+    path = folder / marginals_name(name)
+    if path.is_file() and label != PAPERS_ESTIMATOR:
+        marginals = load_marginals(path)
+        weights = marginals.origin.weights if result is None else result.origin.weights
+        _check(path, (name, weights), (marginals.origin.name, marginals.origin.weights))
+        for key in ("crps", "crps_ci95", "coverage_50", "coverage_90"):
+            row[key] = getattr(marginals.marginals, key)
+    return row
+
+
+def _scores(result: Result) -> dict[str, Any]:
+    evaluation = result.evaluation
+    return {
+        "ours": evaluation.average_likelihood,
+        "ours_ci95": evaluation.average_likelihood_ci95,
+        "estimator": evaluation.estimator,
+        "num_samples": evaluation.num_samples,
+        "fewest_samples": min(task.num_samples for task in evaluation.tasks),
+        "mean_log_likelihood": evaluation.mean_log_likelihood,
+        "forward_passes": evaluation.forward_passes / evaluation.num_tasks,
+        "seconds": evaluation.seconds / evaluation.num_tasks,
+    }
+
+
+def _check(path: Path, expected: tuple[str, str | None], found: tuple[str, str | None]) -> None:
+    if found != expected:
+        (name, detail), (other, what) = expected, found
+        raise ValueError(
+            f"{path} must be a result of {name} ({detail}), got one of {other} ({what})."
+        )

@@ -1,0 +1,1 @@
+"""The exact posteriors of the three priors."""

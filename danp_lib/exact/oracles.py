@@ -1,0 +1,40 @@
+"""Exact predictives of the three families of tasks: given the models' variance floor.
+
+No predictive variance is below that floor. A model can reach a little more on the Gaussian process;
+see :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.exact.gp import GaussianProcessOracle
+from danp_lib.exact.sawtooth import SawtoothOracle
+from danp_lib.exact.square import SquareWaveOracle
+from danp_lib.data.points import PointSet
+
+__all__ = ["ORACLES", "GaussianProcessOracle", "Oracle", "SawtoothOracle", "SquareWaveOracle"]
+
+
+class Oracle(Protocol):
+    """What every exact predictive can do."""
+
+    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
+        """The predictive at target inputs ``(batch, targets, dim_x)``, batch shape ``(batch,)``."""
+        ...
+
+    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
+        """Log-density of the targets given the context in nats, ``(batch,)``."""
+        ...
+
+
+ORACLES: dict[str, type[Oracle]] = {
+    "gp": GaussianProcessOracle,
+    "sawtooth": SawtoothOracle,
+    "square": SquareWaveOracle,
+}
+"""The oracle of each task generator, by the generator's name."""

@@ -1,0 +1,261 @@
+"""The exact predictive of the sawtooth tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from danp_lib.exact.waves import WaveOracle, lattice
+
+_CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
+_CHUNK = 512  # frequencies integrated at once, to bound the memory
+_LOG_NEGLECT = math.log(1e-10)
+
+
+@dataclass(frozen=True)
+class SawtoothOracle(WaveOracle):
+    r"""Exact inference over sawtooth waves, :class:`~danp_lib.Sawtooth`.
+
+    A wave is :math:`f(x) = (\omega d x - \psi) \bmod 1` with :math:`\psi = \omega\phi \bmod 1`, and
+    its prior density is :math:`p(\omega)\, \tfrac12\, m(\omega, \psi) / (\omega - 1)` on
+    :math:`\psi \in [0, 1)`, where m counts the phases :math:`\omega\phi \in (1, \omega)` that give
+    the same wave.
+
+    **Context.** One point (the leftmost, x') fixes psi. For every further point,
+    :math:`\omega d (x - x') + y' - y` has to be an integer, which leaves one frequency for each
+    integer in range: two points leave a finite set of waves, sixteen or fewer, and four almost
+    always one. Equality is to ``tolerance``, so a wave is an interval of frequencies, short where
+    the points are far apart, and points too close to fix the frequency leave a long one. The
+    comparison is on the circle, so a value beside a jump may be on either side of it.
+
+    **Density of the targets.** Between two frequencies (or, without a context, phases) at which a
+    target meets a jump, every target is linear in the parameter, and the integral of the Gaussian
+    floor over the parameter is a difference of normal distribution functions. Without a context,
+    what is left is one integral over the frequency, by the midpoint rule with ``nodes_per_stddev``
+    nodes to a standard deviation of the frequency given the targets. Frequencies at which the two
+    outermost targets disagree too much to matter are skipped: they hold less than 1e-10 of it.
+
+    The error of :meth:`log_prob`, measured as the largest difference from a finer rule (four to
+    eight times) over 60 to 200 tasks: with 50 targets 1e-12 nats per target without a context and
+    2e-6 given one point; with two targets and no context 2e-4. Two or more points leave a finite
+    sum, except where they are so close that they act as one.
+
+    Attributes:
+        frequency: The range of omega, in periods per unit of x.
+        tolerance: How far, in units of y, points may be off a wave. The default is three units in
+            the last place of a float32 just below 1.
+        nodes_per_stddev: Of the outer integral of :meth:`log_prob` without a context.
+    """
+
+    frequency: tuple[float, float] = (2.0, 4.0)
+    tolerance: float = 2e-7
+    nodes_per_stddev: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frequency[0] == 1.0:
+            raise ValueError(f"frequency must be above 1 everywhere, got {self.frequency}.")
+        if not 0.0 < self.tolerance < 0.25 or self.nodes_per_stddev < 1:
+            raise ValueError(
+                "tolerance must lie in (0, 0.25) and nodes_per_stddev be >= 1, got "
+                f"{self.tolerance} and {self.nodes_per_stddev}."
+            )
+
+    def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = self.frequency
+        if x.numel() == 0:
+            first, second = lattice(self.num_nodes, xt)
+            omega = lower + (upper - lower) * first
+            psi = omega * (1.0 / omega + (1.0 - 1.0 / omega) * second)
+            slopes = torch.cat([omega, -omega])
+            outputs = torch.remainder(slopes[:, None] * xt - psi.repeat(2)[:, None], 1.0)
+            return torch.zeros_like(slopes), outputs
+        anchor = x.argmin()
+        weights, waves = [], []
+        for d, low, high in self._intervals(x, y):
+            share = (high - low) / (upper - lower)
+            count = math.ceil(self.num_nodes * share)
+            unit = (torch.arange(count, dtype=x.dtype, device=x.device) + 0.5) / count
+            omega = low + (high - low) * unit
+            weights.append(
+                self._log_prior(omega, x[anchor], y[anchor], d) + math.log(share / count)
+            )
+            waves.append(torch.remainder(d * omega[:, None] * (xt - x[anchor]) + y[anchor], 1.0))
+        return torch.cat(weights), torch.cat(waves)
+
+    def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+        if xt.numel() == 0:
+            return xt.new_zeros(())
+        constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)
+        if x.numel() == 0:
+            return constant + self._log_evidence(xt, yt)
+        anchor = x.argmin()
+        joint, alone = [], []
+        for d, low, high in self._intervals(x, y):
+            slope, offset = d * (xt - x[anchor]), y[anchor].expand_as(xt)
+            # Where the prior jumps: at its m, which changes with psi and with omega - psi.
+            psi_slope = d * x[anchor : anchor + 1]
+            prior_slope = torch.cat([psi_slope, 1.0 - psi_slope])
+            prior_offset = torch.stack([-y[anchor], y[anchor]])
+            grid = torch.linspace(*self.frequency, _CELLS + 1, dtype=x.dtype, device=x.device)
+            inner = torch.cat(
+                [
+                    grid[(grid > low) & (grid < high)],
+                    _integer_crossings(slope, offset, low, high),
+                    _integer_crossings(prior_slope, prior_offset, low, high),
+                ]
+            )
+            edges = torch.cat(
+                [inner.new_tensor([low]), inner.sort().values, inner.new_tensor([high])]
+            )
+            integral = _integrate_pieces(edges, slope, offset, yt, self.variance_floor)
+            middle = 0.5 * (edges[1:] + edges[:-1])
+            prior = self._log_prior(middle, x[anchor], y[anchor], d)
+            joint.append(integral + prior)
+            alone.append(edges.diff().log() + prior)
+        return constant + torch.cat(joint).logsumexp(0) - torch.cat(alone).logsumexp(0)
+
+    def _log_prior(self, omega: Tensor, x: Tensor, y: Tensor, d: float) -> Tensor:
+        """Log-density, up to a constant, of the waves of these frequencies through a point."""
+        psi = torch.remainder(d * omega * x - y, 1.0)
+        return torch.log(_multiplicity(omega, psi) / (omega - 1.0))
+
+    def _intervals(self, x: Tensor, y: Tensor) -> list[tuple[float, float, float]]:
+        """The frequencies that agree with at least one point, as (d, lowest, highest)."""
+        near, far = x.argmin(), x.argmax()
+        found = []
+        for d in (1.0, -1.0):
+            slope, offset = d * (x - x[near]), y[near] - y
+            ends = slope[far] * x.new_tensor(self.frequency) + offset[far]
+            k = torch.arange(
+                math.floor(ends.amin() - self.tolerance),
+                math.ceil(ends.amax() + self.tolerance) + 1,
+                dtype=x.dtype,
+                device=x.device,
+            )
+            low, high = self._solve(slope[far], offset[far], k)
+            low, high = low.clamp(min=self.frequency[0]), high.clamp(max=self.frequency[1])
+            low, high = low[low < high], high[low < high]
+            # No point is further from the anchor than the farthest, so over one of these intervals
+            # its phase moves by at most twice the tolerance, and one integer is in reach.
+            middle = 0.5 * (low + high)
+            lows, highs = self._solve(slope, offset, torch.round(middle[:, None] * slope + offset))
+            low = torch.maximum(low, lows.amax(dim=1))
+            high = torch.minimum(high, highs.amin(dim=1))
+            keep = low < high
+            found += [
+                (d, *ends) for ends in zip(low[keep].tolist(), high[keep].tolist(), strict=True)
+            ]
+        if not found:
+            raise ValueError(
+                f"the context must lie on a sawtooth wave with frequency in {self.frequency} to "
+                f"within {self.tolerance}, but no such wave goes through its {x.numel()} points: "
+                f"x = {x.tolist()}, y = {y.tolist()}."
+            )
+        return found
+
+    def _solve(self, slope: Tensor, offset: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The interval of omega in which ``slope omega + offset`` is within tolerance of k.
+
+        A slope of zero, that of a repeated input, gives the whole line or, if the outputs differ,
+        an interval with both ends at one infinity: division by zero does the right thing.
+        """
+        a, b = (k - self.tolerance - offset) / slope, (k + self.tolerance - offset) / slope
+        return torch.minimum(a, b), torch.maximum(a, b)
+
+    def _log_evidence(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log-integral over all waves of the Gaussian floor, without its constant."""
+        lower, upper = self.frequency
+        stddev = math.sqrt(self.variance_floor)
+        spread = float((x - x.mean()).square().sum().sqrt())
+        cells = _CELLS
+        if spread > 0.0:
+            cells = max(cells, math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev))
+        grid = torch.arange(cells, dtype=x.dtype, device=x.device)
+        omega = lower + (upper - lower) * (grid + 0.5) / cells
+        signed = torch.cat([omega, -omega])
+        near, far = x.argmin(), x.argmax()
+        phase = signed * (x[far] - x[near]) - (y[far] - y[near])
+        mismatch = (phase - phase.round()).abs()
+        # A mismatch of r costs at least a factor exp(-r^2 / 4v), since it is the difference of two
+        # residuals; widen the net until what it leaves out is negligible.
+        bound = 16.0 * stddev
+        while True:
+            chosen = signed[mismatch <= bound]
+            chunks = [self._log_phase_integral(part, x, y) for part in chosen.split(_CHUNK)]
+            result = torch.cat([*chunks, x.new_full((1,), -math.inf)]).logsumexp(0)
+            result = result - math.log(2.0 * cells)
+            if bound >= 0.5 or -(bound**2) / (4.0 * self.variance_floor) - result < _LOG_NEGLECT:
+                return result
+            bound *= 2.0
+
+    def _log_phase_integral(self, signed: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The integral over psi at each signed frequency ``(n,)``, prior included."""
+        omega = signed.abs().unsqueeze(-1)
+        offset = signed.unsqueeze(-1) * x
+        crossings = torch.cat([torch.remainder(offset, 1.0), torch.remainder(omega, 1.0)], dim=-1)
+        ends = torch.zeros_like(omega), torch.ones_like(omega)
+        edges = torch.cat([ends[0], crossings.sort(dim=-1).values, ends[1]], dim=-1)
+        slope = -torch.ones_like(x)
+        integral = _integrate_pieces(edges, slope, offset.unsqueeze(-2), y, self.variance_floor)
+        middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
+        prior = torch.log(_multiplicity(omega, middle) / (omega - 1.0))
+        return (integral + prior).logsumexp(dim=-1)
+
+
+def _multiplicity(omega: Tensor, psi: Tensor) -> Tensor:
+    """The number of integers m >= 1 with psi + m < omega, for psi in [0, 1)."""
+    return torch.ceil(omega - psi) - 1.0
+
+
+def _integer_crossings(slope: Tensor, offset: Tensor, low: float, high: float) -> Tensor:
+    """Where in (low, high) any of ``slope u + offset`` is an integer, a flat tensor."""
+    ends = torch.stack([slope * low + offset, slope * high + offset])
+    first, last = math.floor(ends.amin()), math.ceil(ends.amax())
+    k = torch.arange(first, last + 1, dtype=slope.dtype, device=slope.device)
+    moving = slope != 0.0
+    at = (k - offset[moving, None]) / slope[moving, None]
+    return at[(at > low) & (at < high)]
+
+
+def _integrate_pieces(
+    edges: Tensor, slope: Tensor, offset: Tensor, y: Tensor, variance: float
+) -> Tensor:
+    r"""Log-integrals of the Gaussian floor over pieces on which every phase is linear.
+
+    Args:
+        edges: Ends of the pieces, ascending, ``(..., pieces + 1)``.
+        slope: ``(targets,)``.
+        offset: ``(targets,)``, or ``(..., 1, targets)``.
+        y: ``(targets,)``.
+        variance: The floor, v.
+
+    Returns:
+        The logs of :math:`\int \exp(-\sum_n ((a_n u + b_n) \bmod 1 - y_n)^2 / 2v)\, du`,
+        ``(..., pieces)``.
+    """
+    low, high = edges[..., :-1], edges[..., 1:]
+    middle, half = 0.5 * (low + high), 0.5 * (high - low)
+    residual = torch.remainder(middle.unsqueeze(-1) * slope + offset, 1.0) - y
+    # The exponent at u = middle + t is height - gradient t - curvature t^2 / 2.
+    height = -0.5 * residual.square().sum(dim=-1) / variance
+    gradient = (residual * slope).sum(dim=-1) / variance
+    curvature = slope.square().sum() / variance
+    flat = (gradient.abs() + curvature * half) * half < 1e-3
+    best = torch.where(flat, 0.0, -gradient / curvature)
+    upper = curvature.sqrt() * (half - best)
+    lower = curvature.sqrt() * (-half - best)
+    scale = height + 0.5 * gradient * -best + 0.5 * torch.log(2.0 * math.pi / curvature)
+    return torch.where(flat, height + edges.diff().log(), scale + _log_mass(lower, upper))
+
+
+def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
+    """Log-probability of an interval under the standard normal distribution."""
+    # In the lower tail, where the logs of both distribution functions keep their digits.
+    flip = lower + upper > 0.0
+    low, high = torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)
+    high_log = torch.special.log_ndtr(high)
+    return high_log + torch.log(-torch.expm1(torch.special.log_ndtr(low) - high_log))

@@ -1,0 +1,138 @@
+"""The exact predictive of the square-wave tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from danp_lib.data.generators import SquareWave
+from danp_lib.exact.waves import WaveOracle, lattice
+
+_COARSEST = 1024  # cells of the frequency range to start from
+_SPLIT = 4  # parts that a cell is cut into
+_NARROWEST = 1e-13  # cells of this width are at the end of float64
+_UNDECIDED = 1 << 16  # cells; so many are left only where points contradict along a whole line
+
+
+@dataclass(frozen=True)
+class SquareWaveOracle(WaveOracle):
+    r"""Exact inference over square waves, :class:`~danp_lib.SquareWave`.
+
+    The parity of :math:`\lfloor\omega x - \phi\rfloor` changes once as the phase runs over
+    :math:`(1/\omega, 1)`, at the fractional part of :math:`\omega x`. At a given frequency every
+    point therefore bounds the phase from one side, and the phases that agree with all points are
+    one interval. Its length over that of :math:`(1/\omega, 1)`, averaged over the frequency, is the
+    probability of the points. That integral is by the midpoint rule, on cells that are cut in four
+    until ``num_cells`` of them hold agreeing waves; those that cannot hold one are dropped, since
+    the bounds are Lipschitz in the frequency.
+
+    A target at the wrong value is 1000 standard deviations away at the default floor v, so
+    :meth:`log_prob` counts only waves on which every target has its value, where it adds the
+    Gaussian floor's density at its center. What it neglects is a fraction exp(-1 / 2v).
+
+    The error of :meth:`log_prob`, measured as the largest difference from a rule 64 to 128 times as
+    fine over 280 tasks of 50 targets: 5e-7 nats per target.
+
+    Attributes:
+        frequency: The range of omega, in half periods per unit of x.
+        num_cells: The fewest cells of the frequency that must hold agreeing waves.
+
+    Raises:
+        ValueError: If an attribute is out of its range.
+    """
+
+    frequency: tuple[float, float] = (1.0, 3.0)
+    num_cells: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_cells < 1:
+            raise ValueError(f"num_cells must be >= 1, got {self.num_cells}.")
+        if self.variance_floor > 1e-2:
+            raise ValueError(
+                "variance_floor must be <= 0.01 for a wrong value to be negligible, got "
+                f"{self.variance_floor}."
+            )
+
+    def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
+        omega, low, high, log_weights = self._agreeing(x, y, "context")
+        first, second = lattice(self.num_nodes, x)
+        cell = torch.searchsorted(log_weights.softmax(0).cumsum(0), first)
+        cell = cell.clamp(max=omega.numel() - 1)  # the last sum may round to below 1
+        phi = low[cell] + (high - low)[cell] * second
+        outputs = SquareWave.evaluate(xt, omega[cell, None], phi[:, None])
+        return torch.zeros_like(phi), outputs
+
+    def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+        joint = self._agreeing(torch.cat([x, xt]), torch.cat([y, yt]), "context and target")[-1]
+        alone = self._agreeing(x, y, "context")[-1]
+        constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)
+        return constant + joint.logsumexp(0) - alone.logsumexp(0)
+
+    def _agreeing(self, x: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The waves through all points, in cells of equal width of the frequency.
+
+        Returns:
+            The frequency, the lowest and the highest phase, and the log-probability of each cell.
+
+        Raises:
+            ValueError: If there are none; ``name`` is what the message calls the points.
+        """
+        if not ((y == 0.0) | (y == 1.0)).all():
+            raise ValueError(f"{name} must have outputs 0 and 1 alone, got {y.tolist()}.")
+        # An upper bound moves at a rate of x or 0, a lower one of x or -1 / omega^2 >= -1.
+        steepest = float(x.amax().clamp(min=0.0) - x.amin().clamp(max=-1.0)) if x.numel() else 1.0
+        scope = self.frequency[1] - self.frequency[0]
+        # Over half a cell the bounds move by less than the range in which they are Lipschitz.
+        cells = max(_COARSEST, math.ceil(scope * steepest * self.frequency[1]))
+        width = scope / cells
+        index = torch.arange(cells, dtype=x.dtype, device=x.device)
+        omega = self.frequency[0] + (index + 0.5) * width
+        parts = (torch.arange(_SPLIT, dtype=x.dtype, device=x.device) + 0.5) / _SPLIT - 0.5
+        while True:
+            low, high = _phase_bounds(omega, x, y)
+            agree = high > low
+            if int(agree.sum()) >= self.num_cells:
+                break
+            omega = omega[high - low > -0.5 * steepest * width]
+            too_many = omega.numel() > self.num_cells + _UNDECIDED
+            if omega.numel() == 0 or width < _NARROWEST or too_many:
+                raise ValueError(
+                    f"{name} must lie on a square wave with frequency in {self.frequency}, but no "
+                    "such wave, or too narrow a set of them to resolve, goes through the "
+                    f"{x.numel()} points: x = {x.tolist()}, y = {y.tolist()}."
+                )
+            omega = (omega[:, None] + width * parts).flatten()
+            width = width / _SPLIT
+        omega, low, high = omega[agree], low[agree], high[agree]
+        return (
+            omega,
+            low,
+            high,
+            math.log(width / scope) + ((high - low) / (1.0 - 1.0 / omega)).log(),
+        )
+
+
+def _phase_bounds(omega: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The interval of phases that agree with all points at each frequency; empty if low > high.
+
+    How empty, high - low, is Lipschitz in the frequency down to -1 / (2 omega).
+    """
+    phase = omega[:, None] * x
+    threshold = torch.remainder(phase, 1.0)
+    # Up to the threshold the floor is that of omega x, beyond it one less.
+    even = torch.remainder(torch.floor(phase), 2.0) == 0.0
+    below = even == (y == 1.0)
+    # The parity is right again from one beyond the threshold on. Where the threshold is below all
+    # phases, no phase agrees either way; take the bound that is nearer to being met, since that is
+    # the one that a nearby frequency may meet.
+    start = 1.0 / omega[:, None]
+    beyond = below & (threshold < 0.5 * start)
+    lows = torch.where(beyond, 1.0 + threshold, threshold.masked_fill(below, 0.0))
+    highs = threshold.masked_fill(~below | beyond, 1.0)
+    low = torch.cat([start, lows], dim=1).amax(dim=1)
+    high = torch.cat([torch.ones_like(start), highs], dim=1).amin(dim=1)
+    return low, high

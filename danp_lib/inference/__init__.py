@@ -1,0 +1,1 @@
+"""What a trained model says: likelihoods of tasks, and rolling out."""

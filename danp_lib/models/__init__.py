@@ -1,0 +1,1 @@
+"""The neural processes: ConvCNP, ConvGNP and DANP."""

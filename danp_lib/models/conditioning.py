@@ -1,0 +1,85 @@
+r"""What some outputs of a Gaussian say about the others, in closed form.
+
+A ConvGNP's Gaussian holds for any inputs, those of the context among them, where the outputs are
+known; that of a DANP's clean level holds for the noised outputs of the other levels as well.
+Written with the variables that all its outputs share,
+
+.. math::
+    y_i = m_i + w_i^\top z + \sqrt{v_i}\, \varepsilon_i, \qquad
+    z \sim \mathcal{N}(0, I), \quad \varepsilon_i \sim \mathcal{N}(0, 1),
+
+it is a Bayesian linear regression on the features w, and the known outputs give the posterior of z.
+The features are learned and the regression on them is exact, as in ALPaCA (Harrison et al., 2018),
+but that here the network has read the known outputs as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.data.points import PointSet
+
+KNOWN_VARIANCE = 1e-8
+"""In place of the variance floor where an output is known, in squared units of y.
+
+The floor is for predictions, which may not be surer. What is known needs a variance only for the
+algebra, and gets one that costs less than 1 % of the best possible score on Gaussian processes
+(:class:`~danp_lib.exact.oracles.GaussianProcessOracle`).
+"""
+
+
+def condition(
+    target: LowRankNormal, known: Sequence[tuple[LowRankNormal, PointSet]]
+) -> LowRankNormal:
+    r"""The distribution of some outputs, given others of the same Gaussian.
+
+    With W, V, m of all known outputs and
+
+    .. math::
+        L L^\top = I + W^\top V^{-1} W, \qquad g = L^{-1} W^\top V^{-1} (y - m),
+
+    the targets' factor :math:`W_t` becomes :math:`W_t L^{-\top}`, their mean rises by
+    :math:`W_t L^{-\top} g`, and their diagonal variance stays. Where the matrix has no factor L in
+    float64, mean and factor are NaN.
+
+    Args:
+        target: The outputs asked for, ``(batch or 1,)``.
+        known: Sets of other outputs with the same z, ``(batch or 1,)``, and the values that they
+            took; where the mask is false, they are not known.
+
+    Raises:
+        ValueError: If the ranks, or the numbers of points of a set, disagree.
+    """
+    if not known:
+        return target
+    rank = target.factor.shape[-1]
+    precision = torch.eye(rank, dtype=torch.float64, device=target.loc.device)
+    weighted_residual = precision.new_zeros(rank, 1)
+    for observed, values in known:
+        if observed.factor.shape[-1] != rank or observed.event_shape[0] != values.num_points:
+            raise ValueError(
+                "target and known outputs must have one rank, and known outputs and their values "
+                f"one number of points, got the ranks {rank} and {observed.factor.shape[-1]} and "
+                f"the numbers {observed.event_shape[0]} and {values.num_points}."
+            )
+        real = values.mask.unsqueeze(-1)
+        # A padded value may be NaN, which times a precision of zero would be NaN.
+        residual = torch.where(real, values.y.double() - observed.loc, 0.0)
+        weighted = observed.factor * (real / observed.diagonal)
+        precision = precision + observed.factor.mT @ weighted
+        weighted_residual = weighted_residual + weighted.mT @ residual
+    lower, info = torch.linalg.cholesky_ex(precision)
+    # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
+    lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
+    factor = _solve(lower, target.factor.mT).mT
+    shift = factor @ _solve(lower, weighted_residual)
+    return LowRankNormal(target.loc + shift, target.diagonal.expand_as(shift), factor)
+
+
+def _solve(lower: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(lower, right, upper=False)

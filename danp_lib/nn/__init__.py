@@ -1,0 +1,1 @@
+"""The layers: set convolutions and U-Nets."""

@@ -1,0 +1,226 @@
+"""Set convolutions between sets of points and a grid (Gordon et al., 2020).
+
+The grid belongs to a declared domain and never moves with the data. That is what makes predictions
+at some targets the exact marginals of predictions at more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from danp_lib.data.points import PointSet
+
+DENSITY_EPSILON = 1e-4
+"""Added to a density before dividing by it, so that an empty region encodes as zero."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An even grid that covers a domain with a margin on either side.
+
+    Attributes:
+        domain: The interval that inputs may come from.
+        points_per_unit: Grid points per unit of x.
+        margin: Least distance from the domain's ends to the grid's, in units of x.
+        multiple: The number of grid points is rounded up to a multiple of this.
+    """
+
+    domain: tuple[float, float]
+    points_per_unit: int
+    margin: float
+    multiple: int
+
+    def __post_init__(self) -> None:
+        if not self.domain[0] < self.domain[1]:
+            raise ValueError(
+                f"domain must be (lower, upper) with lower < upper, got {self.domain}."
+            )
+        if self.points_per_unit < 1 or self.margin < 0.0 or self.multiple < 1:
+            raise ValueError(
+                "points_per_unit and multiple must be >= 1 and margin >= 0, got "
+                f"{self.points_per_unit}, {self.multiple} and {self.margin}."
+            )
+
+    @property
+    def num_points(self) -> int:
+        """Number of grid points."""
+        intervals = (self.domain[1] - self.domain[0] + 2 * self.margin) * self.points_per_unit
+        # Rounded first, so that 4.2 * 64 counts the same on every machine.
+        return math.ceil((math.ceil(round(intervals, 6)) + 1) / self.multiple) * self.multiple
+
+    def points(self) -> Tensor:
+        """The grid, centered on the domain, float64, ``(num_points,)``."""
+        center = 0.5 * (self.domain[0] + self.domain[1])
+        steps = torch.arange(self.num_points, dtype=torch.float64) - (self.num_points - 1) / 2
+        return center + steps / self.points_per_unit
+
+    def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
+        """Refuse inputs off the domain.
+
+        Raises:
+            ValueError: If a real input is NaN or outside the domain. ``name`` is what it is called.
+        """
+        lower, upper = self.domain
+        # The slack is one rounding of float32 at the domain's ends.
+        slack = 1e-6 * max(abs(lower), abs(upper), 1.0)
+        bad = ~((x >= lower - slack) & (x <= upper + slack)).all(dim=-1)
+        if mask is not None:
+            bad &= mask
+        if bad.any():
+            value = x[bad][0].tolist()
+            raise ValueError(
+                f"{name} must lie in the model's domain [{lower}, {upper}], got {value}; rescale "
+                "the inputs, or build the model with a wider domain."
+            )
+
+
+def _weighted_sum(
+    x1: Tensor, x2: Tensor, log_scale: Tensor, contract: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Apply a linear function to the Gaussian weights between inputs.
+
+    Args:
+        x1: ``(batch or 1, n1, dim_x)``.
+        x2: ``(batch or 1, n2, dim_x)``.
+        log_scale: Logarithm of the length scale, a scalar.
+        contract: Linear function of the weights ``(batch, n1, n2)``.
+
+    Raises:
+        RuntimeError: In a second derivative that goes back to the length scale.
+    """
+    along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
+    # In place where it can be: an operation as simple as these takes longer in new memory.
+    squared = reduce(add, (_squared(a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in along_axes))
+    exponent = squared * (-0.5 * torch.exp(-2.0 * log_scale.detach()))
+    # Most weights underflow, which takes the CPU's exp ten times as long as this bound, exp(-70) =
+    # 4e-31; and that adds nothing to any sum either.
+    exponent.clamp_(min=-70.0)
+    if not (log_scale.requires_grad and torch.is_grad_enabled()):
+        return contract(exponent.exp_())
+    weights = torch.exp(exponent)
+    result = contract(weights)
+    # The derivative by the one length scale is the same sum with each weight's own derivative.
+    # That costs half of what a gradient for every weight does. The factor below is zero.
+    with torch.no_grad():
+        slope = contract(weights * exponent) * -2.0
+    total = result + slope * (log_scale - log_scale.detach())
+    # A compiled backward has no second derivatives anyway.
+    if not torch.compiler.is_compiling():
+        total.register_hook(partial(_refuse_second_derivative, log_scale))
+    return total
+
+
+def _squared(difference: Tensor) -> Tensor:
+    return difference.square() if difference.requires_grad else difference.square_()
+
+
+class _NoDerivative(torch.autograd.Function):
+    """Zero, with an error for a derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(log_scale: Tensor) -> Tensor:
+        return torch.zeros_like(log_scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError(
+            "a SetConv has first derivatives by its length scale only; for second derivatives by "
+            "others, freeze log_scale with requires_grad_(False), or name them as the inputs of "
+            "torch.autograd.grad."
+        )
+
+
+def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | None:
+    """Make the gradient of a weighted sum depend on the length scale, as far as errors go."""
+    return gradient + _NoDerivative.apply(log_scale) if torch.is_grad_enabled() else None
+
+
+class SetConvEncoder(nn.Module):
+    """From sets of points to functions on the grid, one density and one data channel a set.
+
+    Args:
+        num_sets: Number of sets that are encoded side by side, each with its own length scale.
+        initial_scale: Length scale to start from, in units of x.
+    """
+
+    def __init__(self, num_sets: int, initial_scale: float) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.full((num_sets,), math.log(initial_scale)))
+
+    def forward(self, points: PointSet, grid: Tensor, index: int) -> Tensor:
+        r"""Encode the sets that belong to one channel.
+
+        At grid point u the density is :math:`\rho(u) = \sum_n e^{-(u - x_n)^2 / 2\ell^2}`, and the
+        data channel :math:`\sum_n y_n e^{-(u - x_n)^2 / 2\ell^2} / (\rho(u) + 10^{-4})`.
+
+        Args:
+            points: The sets.
+            grid: ``(grid,)`` in the dtype of the points.
+            index: Which channel, and so which length scale.
+
+        Returns:
+            Density and data, ``(batch, 2, grid)``.
+        """
+        # In training some levels are masked out in every task. A look is free on a CPU only.
+        may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
+        if may_look and not points.mask.any():
+            return self.log_scale[index] * grid.new_zeros(points.batch_size, 2, len(grid))
+        # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
+        real = points.mask.unsqueeze(-1)
+        x = torch.where(real, points.x, 0.0)
+        values = torch.cat([real.to(x.dtype), torch.where(real, points.y, 0.0)], dim=-1).mT
+        sums = _weighted_sum(
+            x, grid[None, :, None], self.log_scale[index], lambda weights: values @ weights
+        )
+        density, data = sums.split(1, dim=1)
+        return torch.cat([density, data / (density + DENSITY_EPSILON)], dim=1)
+
+
+class SetConvDecoder(nn.Module):
+    """From functions on the grid to values at target inputs.
+
+    Args:
+        initial_scale: Length scale to start from, in units of x.
+    """
+
+    def __init__(self, initial_scale: float) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(math.log(initial_scale)))
+
+    def forward(self, features: Tensor, grid: Tensor, xt: Tensor, pointwise: nn.Conv2d) -> Tensor:
+        r"""Evaluate :math:`\sum_u (A h(u) + b) e^{-(x - u)^2 / 2\ell^2}` at each target input x.
+
+        The linear map of the features is applied last, at the targets: they are fewer than the
+        points of the grid.
+
+        Args:
+            features: h, ``(batch or 1, channels, grid)``.
+            grid: ``(grid,)``.
+            xt: Target inputs, ``(batch or 1, targets, dim_x)``.
+            pointwise: The 1x1 convolution that holds A and b.
+
+        Returns:
+            ``(batch, targets, pointwise.out_channels)``.
+        """
+        assert pointwise.bias is not None
+        matrix, bias = pointwise.weight.flatten(1).mT, pointwise.bias
+        return _weighted_sum(
+            xt,
+            grid[None, :, None],
+            self.log_scale,
+            lambda w: (w @ features.mT) @ matrix + w.sum(dim=-1, keepdim=True) * bias,
+        )

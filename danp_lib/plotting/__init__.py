@@ -1,0 +1,1 @@
+"""The book's figures; the only package that imports matplotlib."""

@@ -1,0 +1,296 @@
+"""The paper's figures, drawn from arrays, point sets and distributions.
+
+Every function draws what it is given and computes nothing that a reader would call a result. Those
+of one panel draw on ``ax``, or make one, and return it; those of several return the figure. Point
+sets and distributions are batches of one, or have no batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from danp_lib.plotting import style as look
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.data.noising import AugmentedTask
+from danp_lib.plotting.architecture import plot_architecture
+from danp_lib.plotting.style import as_row, axes, level_style, model_style, style
+from danp_lib.data.points import PointSet
+
+__all__ = [
+    "plot_architecture",
+    "plot_augmented_task",
+    "plot_cost",
+    "plot_level_predictives",
+    "plot_likelihood_against_context_size",
+    "plot_num_samples",
+    "plot_points",
+    "plot_prediction",
+    "style",
+]
+
+Curve = tuple[ArrayLike, ArrayLike, ArrayLike]
+"""Positions, values and the half-widths of their 95 % intervals."""
+
+BANDS = (0.5, 0.9)
+"""The central intervals that :func:`plot_prediction` shades."""
+
+
+def plot_points(
+    ax: Axes, points: PointSet, label: str, *, level: int | None = None, size: float = 5.0
+) -> None:
+    """Draw one set's real points, as context or as points of a level.
+
+    Raises:
+        ValueError: If there is more than one set.
+    """
+    context = (look.CONTEXT_COLOR, look.CONTEXT_MARKER)
+    color, marker = context if level is None else level_style(level)
+    if points.batch_size != 1:
+        raise ValueError(f"a plot takes one set, got a batch of {points.batch_size}; index it.")
+    real = points.compact()
+    x, y = as_row(real.x, "x"), as_row(real.y, "y")
+    order = 4 if level is None else 3
+    ax.plot(x, y, marker, color=color, label=label, ms=size, mec="white", mew=0.4, zorder=order)
+
+
+def _line(ax: Axes, x: Tensor | ArrayLike, y: Tensor | ArrayLike, **style: Any) -> None:
+    xs, ys = as_row(x, "x"), as_row(y, "y")
+    order = np.argsort(xs, kind="stable")
+    ax.plot(xs[order], ys[order], **style)
+
+
+def _truth(ax: Axes, truth: tuple[Tensor, Tensor] | None) -> None:
+    if truth is not None:
+        _line(ax, *truth, color=look.GREY, lw=1.0, ls="--", label="true function", zorder=1)
+
+
+def _legend_above(ax: Axes, columns: int = 4) -> None:
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
+
+
+@style()
+def plot_augmented_task(
+    task: AugmentedTask, *, truth: tuple[Tensor, Tensor] | None = None, ax: Axes | None = None
+) -> Axes:
+    """An augmented task, its context and all its levels (paper, Figure 1).
+
+    Args:
+        task: One task: its sets are batches of one.
+        truth: Inputs and outputs of the true function, to draw as a line.
+        ax: Where to draw.
+    """
+    ax = axes(ax, 3.6)
+    _truth(ax, truth)
+    for level in reversed(range(len(task.levels))):
+        label = f"level {level}" if level else "level 0 (targets)"
+        plot_points(ax, task.levels[level], label, level=level)
+    plot_points(ax, task.context, "context")
+    ax.set(xlabel="input $x$", ylabel="output $y$")
+    _legend_above(ax, 5)
+    return ax
+
+
+@style()
+def plot_prediction(
+    context: PointSet,
+    x: Tensor,
+    predictive: LowRankNormal | Mixture,
+    *,
+    samples: Tensor | None = None,
+    truth: tuple[Tensor, Tensor] | None = None,
+    color: str = level_style(0)[0],
+    ax: Axes | None = None,
+) -> Axes:
+    """A predictive: its median, its central 50 % and 90 % bands, and samples.
+
+    All from quantiles, since a mean can be far from every one of them: a few components of a
+    mixture are enough, where the walk that led to them ran away.
+
+    Args:
+        context: The context set.
+        x: Inputs of the predictive, in any order.
+        predictive: A distribution over the outputs at ``x``.
+        samples: Joint samples to draw as thin lines, ``(samples, ..., points, 1)``.
+        truth: Inputs and outputs of the true function, to draw as a line.
+        color: Color of the median and the bands.
+        ax: Where to draw.
+    """
+    ax = axes(ax)
+    xs = as_row(x, "x")
+    order = np.argsort(xs, kind="stable")
+    for share in sorted(BANDS, reverse=True):
+        low, high = (
+            as_row(predictive.quantile(0.5 + side * share / 2), "quantile")[order]
+            for side in (-1, 1)
+        )
+        label = f"central {share:.0%}".replace("%", " %")
+        ax.fill_between(
+            xs[order], low, high, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0
+        )
+    for number, sample in enumerate(() if samples is None else samples):
+        label = "_" if number else "samples"
+        _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
+    _line(ax, x, predictive.quantile(0.5), color=color, label="median")
+    _truth(ax, truth)
+    plot_points(ax, context, "context")
+    ax.set(xlabel="input $x$", ylabel="output $y$")
+    _legend_above(ax, 3)
+    return ax
+
+
+@style()
+def plot_level_predictives(
+    context: PointSet,
+    x: Tensor,
+    predictives: Sequence[Mixture],
+    *,
+    auxiliary: Sequence[PointSet] = (),
+    truth: tuple[Tensor, Tensor] | None = None,
+    num_means: int = 5,
+) -> Figure:
+    """The predictives of all levels side by side, level 0 at the left (paper, Figures 3, 6, 8).
+
+    Args:
+        context: The context set.
+        x: Inputs of the predictives.
+        predictives: The levels 0 to F, each a mixture with one component a sample of the noisier
+            levels.
+        auxiliary: One sample of the levels 1 to F; each is drawn in the panel of the next cleaner
+            level, the first that was conditioned on it.
+        truth: Inputs and outputs of the true function, to draw as a line.
+        num_means: How many components' means to draw as lines.
+    """
+    count = len(predictives)
+    columns = min(count, 4)
+    rows = -(-count // columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(look.WIDTH, 2.9 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    entries: dict[str, Any] = {}
+    for level, predictive in enumerate(predictives):
+        ax = grid.flat[level]
+        for f, points in enumerate(auxiliary[level : level + 1], start=level + 1):
+            plot_points(ax, points, f"level {f}", level=f, size=4.0)
+        means = predictive.components.mean.flatten(end_dim=-3)[:num_means]
+        color, _ = level_style(level)
+        plot_prediction(context, x, predictive, samples=means, truth=truth, color=color, ax=ax)
+        ax.get_legend().remove()
+        for line in ax.lines:
+            if line.get_label() == "median":
+                # Beneath the means: it may be unlike each of them.
+                line.set(lw=1.4, zorder=1.9)
+            elif line.get_color() == look.INK:
+                line.set(lw=1.0, alpha=0.75)
+        ax.set(title=f"level {level}", ylabel="" if level % columns else "output $y$")
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault({"samples": "components' means"}.get(label, label), handle)
+    for ax in grid.flat[count:]:
+        ax.remove()
+    # Each panel has bands and a median of its own color.
+    entries["median"] = Line2D([], [], color=look.GREY, lw=1.4)
+    for share in BANDS:
+        label = f"central {share:.0%}".replace("%", " %")
+        entries[label] = Patch(fc=look.GREY, alpha=0.7 - 0.5 * share, lw=0)
+    order = sorted(entries, key=lambda label: not label.startswith("level"))
+    keys = [entries[label] for label in order]
+    figure.legend(keys, order, loc="outside upper left", ncols=4, markerscale=1.4)
+    return figure
+
+
+def _curve(ax: Axes, curve: Curve, label: str, color: str, marker: str, dashes: str) -> None:
+    x, y, error = (as_row(part, label) for part in curve)
+    ax.errorbar(
+        x, y, error, label=label, color=color, marker=marker, ls=dashes, ms=4, lw=1.2, capsize=2
+    )
+    ax.set(xlabel="context size $|\\mathcal{D}_c|$", ylabel="average likelihood (1/$y$)")
+
+
+@style()
+def plot_likelihood_against_context_size(
+    curves: Mapping[str, Curve],
+    *,
+    oracle: tuple[ArrayLike, ArrayLike] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Average likelihoods of models at each context size (paper, Figures 4, 7 and 9).
+
+    Args:
+        curves: By name of the model (``"danp"``, ...): context sizes, average likelihoods, and the
+            half-widths of their 95 % intervals.
+        oracle: Context sizes and average likelihoods of the exact predictives.
+        ax: Where to draw.
+    """
+    ax = axes(ax, 3.8)
+    if oracle is not None:
+        _line(ax, *oracle, color=look.INK, lw=1.2, label="exact posterior")
+    for number, (name, curve) in enumerate(curves.items()):
+        _curve(ax, curve, *model_style(name, number))
+    ax.set_ylim(bottom=0)
+    _legend_above(ax, 5)
+    return ax
+
+
+@style()
+def plot_num_samples(curves: Mapping[int, Curve], *, ax: Axes | None = None) -> Axes:
+    """Average likelihoods at each context size for several numbers of samples (paper, Figure 5).
+
+    Args:
+        curves: By number of samples S: context sizes, average likelihoods, half-widths. More is
+            drawn darker.
+        ax: Where to draw.
+    """
+    ax = axes(ax, 3.8)
+    shades = plt.get_cmap("cividis_r")(np.linspace(0.4, 1.0, max(len(curves), 2)))
+    for shade, marker, number in zip(shades, "o^sDvPX<>" * 9, sorted(curves), strict=False):
+        _curve(ax, curves[number], f"$S$ = {number:,}", shade, marker, "-")
+    _legend_above(ax, 3)
+    return ax
+
+
+@style()
+def plot_cost(
+    num_targets: ArrayLike,
+    costs: Mapping[str, ArrayLike],
+    *,
+    unit: str,
+    crossover: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Cost of a prediction against the number of targets, both on logarithmic axes.
+
+    Args:
+        num_targets: Numbers of targets.
+        costs: By name of the model, the cost at each number. What follows a comma in a name, as in
+            ``"danp, $S$ = 256"``, tells lines of one model apart: they share its color, and all
+            but the first have hollow markers.
+        unit: What a cost counts, such as ``"forward passes"`` or ``"seconds"``.
+        crossover: The number of targets at which two models cost the same.
+        ax: Where to draw.
+    """
+    ax = axes(ax)
+    if crossover is not None:
+        ax.axvline(
+            crossover, color=look.INK, lw=1.0, ls=":", label=f"crossover at {crossover:,.0f}"
+        )
+    positions: dict[str, int] = {}
+    for name, cost in costs.items():
+        model, comma, what = name.partition(",")
+        fill = "white" if model in positions else None
+        position = positions.setdefault(model, len(positions))
+        label, color, marker, dashes = model_style(model, position)
+        shape: dict[str, Any] = {"marker": marker, "ms": 5, "mfc": fill, "ls": dashes}
+        _line(ax, num_targets, cost, color=color, label=label + comma + what, **shape)
+    ax.set(xscale="log", yscale="log", xlabel="number of targets $N_t$", ylabel=unit)
+    _legend_above(ax)
+    return ax

@@ -1,0 +1,1 @@
+"""Checkpoints, their cards, the pretrained models and the benchmark tasks."""

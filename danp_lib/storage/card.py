@@ -1,0 +1,119 @@
+"""Cards: what a trained model is and how it was made, as JSON and as a page to read."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from danp_lib._config import from_dict, to_dict
+from danp_lib._files import write_atomically
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a model was trained on.
+
+    Attributes:
+        cpu: Name of the processor.
+        gpu: Name of the accelerator, or ``None`` where the CPU did the work.
+        threads: Threads that PyTorch used on the CPU.
+    """
+
+    cpu: str
+    gpu: str | None
+    threads: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """One trained model.
+
+    Attributes:
+        name: Name of the checkpoint, its file's without the ending.
+        model: Name of the model.
+        dataset: Name of the prior that it was trained on.
+        recipe: Name of the recipe.
+        seed: Of the run.
+        steps: Number of updates made.
+        parameters: Number of scalars that training changed.
+        minutes: Time of training.
+        hardware: What it was trained on.
+        validation: Log-likelihood on the validation tasks at the end, in nats per target, one
+            number a level, the clean level first; ``None`` where the run did not get that far.
+        commit: The library's commit in git, or ``None`` where that is not known.
+        danp_lib: Version of this library.
+        torch: Version of PyTorch.
+        command: The command that made it.
+        sha256: SHA-256 of the checkpoint's file.
+    """
+
+    name: str
+    model: str
+    dataset: str
+    recipe: str
+    seed: int
+    steps: int
+    parameters: int
+    minutes: float
+    hardware: Hardware
+    validation: tuple[float, ...] | None
+    commit: str | None
+    danp_lib: str
+    torch: str
+    command: str
+    sha256: str
+
+
+def card_paths(checkpoint: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Where the JSON and the page of a checkpoint lie: beside it, with other endings."""
+    path = Path(checkpoint)
+    stem = path.name.removesuffix(".safetensors")
+    return path.with_name(stem + ".json"), path.with_name(stem + ".md")
+
+
+def write_card(checkpoint: str | os.PathLike[str], card: Card) -> None:
+    """Write a card beside its checkpoint, the JSON and the page, each whole or not at all."""
+    for_machines, for_people = card_paths(checkpoint)
+    write_atomically(for_machines, json.dumps(to_dict(card), indent=2, allow_nan=False) + "\n")
+    write_atomically(for_people, render_card(card))
+
+
+def read_card(checkpoint: str | os.PathLike[str]) -> Card:
+    """Read the card beside a checkpoint.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is not a card; with the key that is wrong.
+    """
+    path, _ = card_paths(checkpoint)
+    if not path.is_file():
+        raise FileNotFoundError(f"no card at {path}.")
+    try:
+        return from_dict(Card, json.loads(path.read_text(encoding="utf-8")), name="card")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def render_card(card: Card) -> str:
+    """The card as a Markdown page."""
+    levels = card.validation
+    clean = "not reached" if levels is None else f"{levels[0]:.3f} nats per target"
+    if levels is not None and len(levels) > 1:
+        clean += f" (levels 1 to {len(levels) - 1}: {', '.join(f'{v:.3f}' for v in levels[1:])})"
+    hardware = card.hardware
+    threads = f"{hardware.threads} thread{'s' if hardware.threads > 1 else ''} of {hardware.cpu}"
+    rows = {
+        "Model": f"{card.model}, {card.parameters:,} parameters",
+        "Trained on": f"{card.dataset} tasks, seed {card.seed}",
+        "Recipe": f"{card.recipe}, {card.steps:,} steps",
+        "Time": f"{card.minutes:.1f} minutes",
+        "Hardware": f"{hardware.gpu}, with {threads}" if hardware.gpu else threads,
+        "Validation log-likelihood": clean,
+        "Versions": f"danp_lib {card.danp_lib}, PyTorch {card.torch}",
+        "Commit": f"`{card.commit}`" if card.commit else "not known",
+        "SHA-256": f"`{card.sha256}`",
+    }
+    table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
+    return f"# {card.name}\n\n| | |\n|---|---|\n{table}\n\nMade by\n\n```sh\n{card.command}\n```\n"

@@ -1,0 +1,269 @@
+"""Models in files: the weights, with all that is needed to use them.
+
+A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (the model's name),
+``config``, ``generator`` (the prior that the model was trained on), ``provenance`` (free fields),
+each of the last three as JSON, and ``sha256``: the SHA-256 of the whole file with the 64 digits of
+this field set to 0, so that a change of any byte shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from danp_lib._config import from_dict, to_dict
+from danp_lib._files import split_header, with_sorted_header, write_atomically
+from danp_lib.data.generators import GENERATORS, TaskGenerator
+from danp_lib.data.scaling import IDENTITY, Scaling
+
+FORMAT = "danp_lib/1"
+
+MODELS: dict[str, type[nn.Module]] = {}
+"""The registered model classes by name."""
+
+ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
+_UNSIGNED = "0" * 64
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be trusted or used; the message says why."""
+
+
+def register(cls: ModelClass) -> ModelClass:
+    """Class decorator: make a model class known to checkpoints by its ``name``.
+
+    The class is constructed from one argument, ``config``, annotated with a frozen dataclass.
+
+    Raises:
+        ValueError: If another class has the name already.
+    """
+    name = str(cls.name)  # type: ignore[attr-defined]
+    # A module that is loaded anew, as notebooks do, registers the same class again.
+    if name in MODELS and MODELS[name].__qualname__ != cls.__qualname__:
+        raise ValueError(f"name must be new, got {name!r}, which is {MODELS[name].__qualname__}.")
+    MODELS[name] = cls
+    return cls
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """What a checkpoint says about itself.
+
+    Attributes:
+        model: Name of the model.
+        config: Its configuration, a frozen dataclass.
+        task_generator: The prior that it was trained on, or ``None`` where that was not recorded.
+        provenance: Free fields.
+    """
+
+    model: str
+    config: Any
+    task_generator: TaskGenerator | None
+    provenance: dict[str, Any]
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    task_generator: TaskGenerator | None = None,
+    scaling: Scaling | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model to one file, whole or not at all; equal arguments give equal bytes.
+
+    Args:
+        path: The file, by custom ``.safetensors``.
+        model: A model of a registered class, on any device.
+        task_generator: The prior that it was trained on, if it is one of the library's three; a
+            checkpoint of another cannot be loaded with it.
+        scaling: From the units of the data that it was trained on to the model's; see
+            :func:`load_scaling`.
+        provenance: Further fields, to be kept as JSON.
+
+    Raises:
+        ValueError: If the model's class is not registered, the prior is another, a weight is not a
+            finite float32, or the scaling is in the provenance too.
+    """
+    name = getattr(model, "name", None)
+    if MODELS.get(str(name)) is not type(model):
+        raise ValueError(
+            f"model must be of a registered class ({', '.join(MODELS)}), got "
+            f"{type(model).__name__} with the name {name!r}."
+        )
+    if task_generator is not None and task_generator.name not in GENERATORS:
+        raise ValueError(
+            f"task_generator must be one of {', '.join(GENERATORS)}, which a checkpoint can be "
+            f"loaded with, got {task_generator.name!r}; leave it out, and say in the provenance "
+            "what the model was trained on."
+        )
+    fields = dict(provenance or {})
+    if scaling is not None:
+        if "scaling" in fields:
+            raise ValueError("scaling must be given once, by itself or in the provenance.")
+        fields["scaling"] = to_dict(scaling)
+    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    for key, value in tensors.items():
+        if value.dtype != torch.float32 or not value.isfinite().all():
+            raise ValueError(
+                f"the weight {key} must be finite float32, got {value.dtype} with "
+                f"{(~value.isfinite()).sum().item()} values that are not finite."
+            )
+    generator = task_generator and {
+        "name": task_generator.name,
+        "config": to_dict(task_generator),
+    }
+    metadata = {
+        "format": FORMAT,
+        "model": str(name),
+        "config": _dumps(to_dict(model.config)),
+        "generator": _dumps(generator),
+        "provenance": _dumps(fields),
+        "sha256": _UNSIGNED,
+    }
+    data = with_sorted_header(save(tensors, metadata))
+    digest = hashlib.sha256(data).hexdigest()
+    write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
+
+
+def read_header(path: str | os.PathLike[str]) -> CheckpointHeader:
+    """Read what a checkpoint says about itself.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, or was changed.
+    """
+    return _read(Path(path))[0]
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
+    """Load a model, ready to predict.
+
+    Args:
+        path: The file.
+        device: Where to put the model.
+
+    Returns:
+        The model in evaluation mode; its class is the one that the file names.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, was changed, is of an unknown format or
+            model, or its configuration and its tensors do not belong together.
+    """
+    path = Path(path)
+    header, tensors = _read(path)
+    # The weights drawn by the constructor are thrown away; the global seed stays where it was.
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[header.model](header.config)
+    own = model.state_dict()
+    problems = [f"missing: {key}" for key in sorted(own) if key not in tensors]
+    problems += [f"unexpected: {key}" for key in sorted(tensors) if key not in own]
+    problems += [
+        f"{key} must be {tuple(own[key].shape)} {own[key].dtype}, "
+        f"got {tuple(value.shape)} {value.dtype}"
+        for key, value in sorted(tensors.items())
+        if key in own and (own[key].shape != value.shape or own[key].dtype != value.dtype)
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{path}: the tensors must be those of a {header.model} with the configuration in the "
+            f"file: {'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}."
+        )
+    model.load_state_dict(tensors)
+    return model.eval().to(device)
+
+
+def load_scaling(path: str | os.PathLike[str]) -> Scaling:
+    """The map from the units of the data to a model's that was saved with it; else the identity.
+
+    A loaded model takes and gives its own units: see :class:`~danp_lib.data.scaling.Scaling`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file is not a checkpoint, was changed, or holds no proper scaling.
+    """
+    values = read_header(path).provenance.get("scaling")
+    try:
+        return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
+    """The header and the tensors, once every byte is known to be as it was written."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}.")
+    data = path.read_bytes()
+    try:
+        content, start = split_header(data)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is no checkpoint, or was changed or cut off: it does not read as a "
+            "safetensors file."
+        ) from error
+    metadata: dict[str, str] = content.get("__metadata__", {})
+    if "format" not in metadata:
+        raise CheckpointError(
+            f"{path} is no checkpoint of danp_lib, or was changed: it names no format. (The state "
+            "of a run and a set of tasks are safetensors files too.)"
+        )
+    if metadata["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path}: the format must be {FORMAT!r}, got {metadata['format']!r}; "
+            "this version of danp_lib reads no other."
+        )
+    digest = str(metadata.get("sha256"))
+    unsigned = data[:start].replace(_quoted(digest), _quoted(_UNSIGNED), 1) + data[start:]
+    if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
+        raise CheckpointError(
+            f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
+            "again."
+        )
+    if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
+        raise CheckpointError(f"{path}: the metadata lack {', '.join(sorted(missing))}.")
+    name = metadata["model"]
+    if name not in MODELS:
+        raise CheckpointError(
+            f"{path}: the model must be one of {', '.join(MODELS)}, got {name!r}."
+        )
+    try:
+        config = from_dict(config_class(name), json.loads(metadata["config"]), name="config")
+        generator = _generator(json.loads(metadata["generator"]))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    provenance = json.loads(metadata["provenance"])
+    return CheckpointHeader(name, config, generator, provenance), load(data)
+
+
+def config_class(model: str) -> type[Any]:
+    """The dataclass that a registered model is constructed from."""
+    return get_type_hints(MODELS[model].__init__)["config"]
+
+
+def _generator(values: Any) -> TaskGenerator | None:
+    if values is None:
+        return None
+    if not isinstance(values, Mapping):
+        raise ValueError(f"generator must be null or an object, got {values!r}.")
+    name = values.get("name")
+    if name not in GENERATORS:
+        raise ValueError(f"generator.name must be one of {', '.join(GENERATORS)}, got {name!r}.")
+    return from_dict(GENERATORS[name], values.get("config"), name="generator.config")
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _quoted(digest: str) -> bytes:
+    return f'"sha256":"{digest}"'.encode()

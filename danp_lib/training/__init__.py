@@ -1,0 +1,1 @@
+"""Batches and losses, the loop, optimizers and recipes."""

@@ -1,0 +1,200 @@
+"""The batches that training draws and the likelihood that it maximizes (paper, Section 2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from danp_lib.models.convnp import ConvNP
+from danp_lib.models.danp import DANP
+from danp_lib.data.generators import TaskGenerator
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.data.noising import MaskedTask, sample_augmented_task
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """The batches of a run.
+
+    Attributes:
+        batch_size: Tasks a step.
+        context_size: Inclusive range of the number of context points.
+        num_targets: Points of every level.
+        clean_fraction: Probability of drawing level 0; the others share the rest evenly. ``None``
+            draws all levels evenly, as the paper does.
+        level_per: One level a ``"batch"``, as the paper has it, or a ``"task"``.
+    """
+
+    batch_size: int = 16
+    context_size: tuple[int, int] = (0, 30)
+    num_targets: int = 50
+    clean_fraction: float | None = None
+    level_per: Literal["batch", "task"] = "batch"
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.num_targets < 1:
+            raise ValueError(
+                "batch_size and num_targets must be >= 1, got "
+                f"{self.batch_size} and {self.num_targets}."
+            )
+        if self.clean_fraction is not None and not 0.0 < self.clean_fraction <= 1.0:
+            raise ValueError(f"clean_fraction must lie in (0, 1], got {self.clean_fraction}.")
+        if self.level_per not in ("batch", "task"):
+            raise ValueError(f"level_per must be 'batch' or 'task', got {self.level_per!r}.")
+
+
+def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Generator) -> Tensor:
+    """The level of each task of a batch, ``(batch,)``, on the generator's device."""
+    count = 1 if config.level_per == "batch" else config.batch_size
+    device = generator.device
+    if config.clean_fraction is None:
+        levels = torch.randint(num_levels + 1, (count,), device=device, generator=generator)
+    else:
+        lowest = min(num_levels, 1)  # a model without levels has level 0 alone
+        noisy = torch.randint(lowest, num_levels + 1, (count,), device=device, generator=generator)
+        is_clean = torch.rand(count, device=device, generator=generator) < config.clean_fraction
+        levels = torch.where(is_clean, 0, noisy)
+    return levels.expand(config.batch_size)
+
+
+def draw_batch(
+    model: ConvNP | DANP,
+    task_generator: TaskGenerator,
+    config: BatchConfig,
+    *,
+    levels: Tensor | None = None,
+    generator: torch.Generator,
+) -> MaskedTask:
+    """Draw a masked batch for a model; for one without levels, a plain one.
+
+    Args:
+        model: The model.
+        task_generator: The prior over functions.
+        config: The batch.
+        levels: Each task's level, ``(batch,)``; drawn where left out.
+        generator: Source of randomness.
+    """
+    if isinstance(model, ConvNP):
+        task = task_generator.sample_task(
+            config.batch_size,
+            context_size=config.context_size,
+            num_targets=config.num_targets,
+            generator=generator,
+        )
+        return MaskedTask(task.context, (), task.target, 0)
+    augmented = sample_augmented_task(
+        task_generator,
+        model.schedule,
+        config.batch_size,
+        context_size=config.context_size,
+        num_targets=config.num_targets,
+        generator=generator,
+    )
+    if levels is None:
+        levels = draw_levels(model.num_levels, config, generator=generator)
+    return augmented.masked(levels)
+
+
+def batch_log_likelihood(
+    model: ConvNP | DANP, batch: MaskedTask, *, jitter: Tensor | float = 0.0
+) -> Tensor:
+    r"""Log-likelihood per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`.
+
+    Args:
+        model: The model.
+        batch: What it sees and predicts.
+        jitter: Added to the diagonal of the predictive covariance.
+
+    Returns:
+        Nats per target, ``(batch,)``.
+    """
+    predictive = _predict(model, batch)
+    jittered = LowRankNormal(predictive.loc, predictive.diagonal + jitter, predictive.factor)
+    return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
+
+
+def training_loss(log_likelihood: Tensor, *, knee: float | None) -> Tensor:
+    r"""What a step descends: minus the mean over the tasks of their log-likelihoods.
+
+    With a knee k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
+    :math:`\ell`. A value of 1 predicted as :math:`0 \pm 10^{-3}` costs 500,000 nats. Without a
+    knee, one such task sets the direction of the step, and the other tasks of the batch no longer
+    count; with it, no task pulls much harder than another.
+
+    Args:
+        log_likelihood: Nats per target, ``(batch,)``.
+        knee: k, in nats per target, or ``None`` for the plain mean.
+    """
+    if knee is not None:
+        short = (knee - log_likelihood).clamp(min=0.0)
+        log_likelihood = log_likelihood + short - torch.log1p(short)
+    return -log_likelihood.mean()
+
+
+def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
+    if isinstance(model, ConvNP):
+        return model.forward_unchecked(batch.context, batch.target.x)
+    return model.forward_unchecked(batch.context, batch.auxiliary, batch.target.x, batch.level)
+
+
+def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> str:
+    """Why the loss of a batch, or its gradient, is not finite, in words."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            return f"the parameter {name} holds NaN or infinity"
+    auxiliary = ((f"auxiliary[{f}]", points) for f, points in enumerate(batch.auxiliary))
+    for name, points in (("context", batch.context), *auxiliary, ("target", batch.target)):
+        try:
+            points.check(name)
+        except ValueError as error:
+            return f"the task generator made bad data: {error}"
+    with torch.no_grad():
+        predictive = _predict(model, batch)
+    if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
+        return "the network's outputs are so large that the predictive is not finite"
+    bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
+    if not bad and loss.isfinite():
+        return "the loss is finite but its gradient is not"
+    if not bad:
+        return f"the loss is {loss.item()}, though each likelihood without jitter is finite"
+    return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
+
+
+def validation_log_likelihood(model: ConvNP | DANP, batches: list[list[MaskedTask]]) -> list[float]:
+    """Mean log-likelihood per target of each level, given the true noised levels above it.
+
+    Args:
+        model: The model.
+        batches: For each level, its batches.
+
+    Returns:
+        Nats per target, one number a level.
+    """
+    with torch.no_grad():
+        return [
+            torch.cat([batch_log_likelihood(model, b) for b in level]).mean().item()
+            for level in batches
+        ]
+
+
+def draw_validation_batches(
+    model: ConvNP | DANP,
+    task_generator: TaskGenerator,
+    config: BatchConfig,
+    *,
+    num_batches: int,
+    generator: torch.Generator,
+) -> list[list[MaskedTask]]:
+    """Fixed batches to validate on, ``num_batches`` for each level."""
+    num_levels = 0 if isinstance(model, ConvNP) else model.num_levels
+    everyone = torch.ones(config.batch_size, dtype=torch.long, device=generator.device)
+    return [
+        [
+            draw_batch(model, task_generator, config, levels=level * everyone, generator=generator)
+            for _ in range(num_batches)
+        ]
+        for level in range(num_levels + 1)
+    ]

@@ -1,0 +1,161 @@
+"""The two recipes: the paper's to the letter, and a better one for the same models and data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.data.generators import GENERATORS, TaskGenerator
+from danp_lib.data.noising import NoiseSchedule
+from danp_lib.training.objective import BatchConfig
+from danp_lib.inference.autoregressive import ARConvCNP
+from danp_lib.training.resume import Model, TrainingConfig
+
+RECIPES = ("paper", "fast")
+MODELS = ("danp", "convcnp", "convgnp", "ar-convcnp")
+
+PAPER_NOISE: dict[str, tuple[int, float]] = {
+    "sawtooth": (3, 0.08526),
+    "square": (3, 0.153),
+    "gp": (2, 0.2115),
+}
+"""F and beta of the DANP of each dataset, from Table 2."""
+
+_FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that makes a model.
+
+    Attributes:
+        name: ``"paper"`` or ``"fast"``.
+        model: The kind of model.
+        model_config: Its architecture.
+        task_generator: The prior over functions it is trained on.
+        training: The run.
+    """
+
+    name: str
+    model: str
+    model_config: ConvNPConfig | DANPConfig
+    task_generator: TaskGenerator
+    training: TrainingConfig
+
+    def build_model(self) -> Model:
+        """A model with fresh weights, the same ones every time."""
+        return build_model(self.model, self.model_config, seed=self.training.seed)
+
+
+def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> Model:
+    """A model with fresh weights.
+
+    Args:
+        name: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
+        config: The architecture, a :class:`DANPConfig` for a DANP.
+        seed: Of the weights.
+
+    Raises:
+        ValueError: If there is no such model, or the configuration is another's.
+    """
+    classes = {"danp": DANP, "convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}
+    if name not in classes:
+        raise ValueError(f"model must be one of {', '.join(classes)}, got {name!r}.")
+    # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
+    # seed that of every GPU too, which the fork does not put back.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if name == "danp" and isinstance(config, DANPConfig):
+            return DANP(config)
+        if name != "danp" and isinstance(config, ConvNPConfig):
+            return {"convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}[name](config)
+    raise ValueError(f"a {name} does not take a {type(config).__name__}.")
+
+
+def recipe(
+    name: str,
+    *,
+    model: str,
+    dataset: str,
+    num_steps: int | None = None,
+    num_levels: int | None = None,
+    seed: int = 0,
+) -> Recipe:
+    """A recipe for a model of the paper.
+
+    Args:
+        name: ``"paper"``: Appendix B.2, 500 epochs of 2**14 tasks. ``"fast"``: a U-Net with a
+            full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
+            joint Gaussians conditioned on what is known.
+        model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
+        dataset: ``"sawtooth"``, ``"square"`` or ``"gp"``.
+        num_steps: Length of the run, where it is not to be the recipe's.
+        num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
+            the same noise variance at the last level.
+        seed: Of weights and tasks.
+
+    Raises:
+        ValueError: If a name is unknown, or a baseline is given levels.
+    """
+    for what, value, known in (
+        ("recipe", name, RECIPES),
+        ("model", model, MODELS),
+        ("dataset", dataset, tuple(GENERATORS)),
+    ):
+        if value not in known:
+            hint = "; data of your own are for Python, see the book" if what == "dataset" else ""
+            raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}.")
+    if num_levels is not None and model != "danp":
+        raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
+    rank = 0 if model in ("convcnp", "ar-convcnp") else 64
+    fast = ConvNPConfig(rank=rank, conditioned=rank > 0)
+    base = paper_config(rank=rank) if name == "paper" else fast
+    training = _paper_training() if name == "paper" else _fast_training()
+    if model == "ar-convcnp":
+        # Rolled out over 50 targets, it meets contexts of up to 30 + 50 points.
+        training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
+    if num_steps is not None:
+        training = replace(training, num_steps=num_steps)
+    if training.jitter_schedule == "geometric":
+        training = replace(training, jitter_steps=training.num_steps // 4)
+    config: ConvNPConfig | DANPConfig = base
+    if model == "danp":
+        levels, beta = PAPER_NOISE[dataset]
+        if num_levels is not None and num_levels != levels:
+            schedule = NoiseSchedule.from_final_variance(
+                _FINAL_VARIANCE[dataset], num_levels=num_levels
+            )
+            levels, beta = schedule.num_levels, schedule.beta
+        config = DANPConfig(base=base, num_levels=levels, beta=beta)
+    return Recipe(name, model, config, GENERATORS[dataset](), replace(training, seed=seed))
+
+
+def _paper_training() -> TrainingConfig:
+    steps_per_epoch = 2**14 // 16
+    return TrainingConfig(
+        num_steps=500 * steps_per_epoch,
+        optimizer="adam",
+        learning_rate=3e-4,
+        schedule="constant",
+        warmup_steps=0,
+        gradient_clip=None,
+        jitter=1e-2,
+        jitter_steps=steps_per_epoch,
+        log_every=steps_per_epoch,
+        validate_every=4 * steps_per_epoch,
+    )
+
+
+def _fast_training() -> TrainingConfig:
+    return TrainingConfig(
+        num_steps=14_000,
+        schedule="quadratic",
+        batch=BatchConfig(clean_fraction=0.5),
+        jitter=1e-2,
+        jitter_schedule="geometric",
+        loss_knee=-2.0,
+        muon_weight_decay=0.1,
+    )

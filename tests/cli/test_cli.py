@@ -1,0 +1,757 @@
+"""The danp command: what it prints and writes, and how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from danp_lib.cli import predict as cli_predict
+from danp_lib.cli import train as cli_train
+from danp_lib.storage import pretrained
+from danp_lib.training import recipes
+from danp_lib.storage.card import read_card, render_card
+from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
+from danp_lib.cli.main import app
+from danp_lib.cli.evaluate import render_table
+from danp_lib._config import to_dict
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.evaluation.score import evaluate
+from danp_lib.evaluation.table import table
+from danp_lib.data.generators import Sawtooth
+from danp_lib.training.objective import BatchConfig
+from danp_lib.data.tables import from_csv
+from danp_lib.training.recipes import Recipe
+from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
+from danp_lib.data.scaling import Scaling
+from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+INDEPENDENT = replace(TINY, rank=0)
+MODELS: dict[str, Callable[[], Any]] = {
+    "danp": lambda: DANP(DANPConfig(base=TINY, num_levels=2, num_auxiliary=10)),
+    "convgnp": lambda: ConvGNP(TINY),
+    "convcnp": lambda: ConvCNP(INDEPENDENT),
+    "ar-convcnp": lambda: ARConvCNP(INDEPENDENT),
+}
+
+
+def danp(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def good(*arguments: object) -> str:
+    """What a command prints that must succeed."""
+    result = danp(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """The line that a command must refuse with."""
+    result = danp(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("danp: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("\n")
+    return result.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    paths = {name: folder / f"{name}.safetensors" for name in MODELS}
+    for name, path in paths.items():
+        save_checkpoint(path, MODELS[name](), task_generator=Sawtooth())
+    return paths
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tasks") / "tasks.safetensors"
+    generator = torch.Generator().manual_seed(0)
+    task = Sawtooth().sample_task(3, num_targets=5, pool_size=30, generator=generator)
+    save_tasks(path, task, metadata={})
+    return path
+
+
+# Help and mistakes
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "table", "predict", "info"])
+def test_help_explains_and_gives_an_example(command: str) -> None:
+    text = good(command, "--help")
+    assert f"danp {command} " in text.partition("Example")[2]
+    assert command in good("--help")
+    assert good("--help") == good()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["info", "--nope"], "No such option: --nope"),
+        (["train", "--model", "danp"], "Missing option"),
+        (
+            ["evaluate", "x", "--tasks", "y", "--num-samples", "many"],
+            "Invalid value for '--num-samples'",
+        ),
+        (["info"], "info needs a checkpoint, or --model and --dataset"),
+        (["info", "danp-gp", "--model", "danp"], "info takes a checkpoint, or --model"),
+        (["info", "danp-sine"], "'danp-sine' is neither a file nor the name of a pretrained model"),
+        (["info", "--model", "cnp", "--dataset", "gp"], "model must be one of danp, .*got 'cnp'"),
+        (
+            ["evaluate", "x", "--tasks", "y", "--seed", str(2**64)],
+            "'--seed': 18446744073709551616 ",
+        ),
+        (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "one of model, .* got 'best'"),
+        (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device must be cpu, cuda or"),
+        (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "CUDA devices, got 'cuda:99'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], message: str) -> None:
+    line = refused(*arguments)
+    assert re.search(message, line), line
+
+
+def test_the_command_is_installed(checkpoints: dict[str, Path], here: Path) -> None:
+    command = shutil.which("danp", path=str(Path(sys.executable).parent))
+    assert command is not None
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        line = [command, *map(str, arguments)]
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    # Both at once: nearly all of the time goes into importing torch.
+    right, wrong = start("info", checkpoints["danp"], "--json"), start("info", here / "missing")
+    out, err = right.communicate()
+    assert (right.returncode, err) == (0, "")
+    assert json.loads(out)["model"] == "danp"
+    out, err = wrong.communicate()
+    assert (wrong.returncode, out) == (2, "")
+    assert err.startswith("danp: ")
+    assert err.count("\n") == 1
+
+
+# info
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "parameters"),
+    [
+        ("danp", "sawtooth", 352_333),
+        ("danp", "gp", 347_402),
+        ("convgnp", "square", 337_540),
+        ("convcnp", "gp", 329_220),
+    ],
+)
+def test_info_counts_the_papers_parameters(model: str, dataset: str, parameters: int) -> None:
+    recipe = ["--model", model, "--dataset", dataset, "--recipe", "paper"]
+    found = json.loads(good("info", *recipe, "--json"))
+    assert found["parameters"] == parameters
+    assert found["training"]["num_steps"] == 512_000
+    assert found["config"].get("base", found["config"])["unet"] == "paper"
+    assert f"{parameters}" in good("info", *recipe)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_info_of_a_checkpoint(name: str, checkpoints: dict[str, Path]) -> None:
+    found = json.loads(good("info", checkpoints[name], "--json"))
+    assert (found["model"], found["dataset"]) == (name, "sawtooth")
+    assert found["parameters"] == count_parameters(MODELS[name]())
+    assert found["config"].get("base", found["config"])["channels"] == 8
+    assert re.search(r"^ +channels +8$", good("info", checkpoints[name]), re.MULTILINE)
+
+
+def test_a_changed_checkpoint_is_refused(checkpoints: dict[str, Path], here: Path) -> None:
+    data = bytearray(checkpoints["danp"].read_bytes())
+    data[-1] ^= 1
+    (here / "changed.safetensors").write_bytes(data)
+    assert "was changed" in refused("info", "changed.safetensors")
+
+
+# evaluate
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluate_prints_the_evaluation(
+    name: str, checkpoints: dict[str, Path], tasks: Path
+) -> None:
+    options = ["--tasks", tasks, "--num-samples", 4, "--seed", 3]
+    found = json.loads(good("evaluate", checkpoints[name], *options, "--json"))
+    assert list(found) == [
+        "average_likelihood",
+        "average_likelihood_ci95",
+        "mean_log_likelihood",
+        "num_tasks",
+        "estimator",
+        "num_samples",
+        "forward_passes",
+        "seconds",
+        "tasks",
+    ]
+    keys = {"context_size", "log_likelihood", "effective_sample_size"}
+    assert all(set(task) == keys for task in found["tasks"])
+    expected = evaluate(
+        load_checkpoint(checkpoints[name]),
+        load_tasks(tasks),
+        num_samples=4,
+        generator=torch.Generator().manual_seed(3),
+    ).to_dict()
+    del found["seconds"], expected["seconds"]
+    assert found == expected
+    lines = good("evaluate", checkpoints[name], *options).splitlines()
+    assert lines[0].startswith(f"average likelihood   {found['average_likelihood']:.2f} ±")
+    assert len(lines) == 7 + len({task["context_size"] for task in found["tasks"]})
+
+
+@pytest.mark.parametrize("estimator", ["model", "noising"])
+def test_evaluate_takes_the_estimator(
+    estimator: str, checkpoints: dict[str, Path], tasks: Path
+) -> None:
+    options = ["--tasks", tasks, "--num-samples", 4, "--estimator", estimator, "--json"]
+    found = json.loads(good("evaluate", checkpoints["danp"], *options))
+    assert (found["estimator"], found["num_samples"]) == (estimator, 4)
+
+
+@pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
+def test_evaluate_speaks_the_units_of_the_data(
+    name: str, checkpoints: dict[str, Path], tasks: Path, here: Path
+) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model, own = load_checkpoint(checkpoints[name]), load_tasks(tasks)
+    save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
+    assert own.pool is not None
+    of_data = Task(*map(scaling.invert, (own.context, own.target, own.pool)))
+    save_tasks("data", of_data, metadata={})
+    options = ["--num-samples", 4, "--json"]
+    expected = json.loads(good("evaluate", checkpoints[name], "--tasks", tasks, *options))
+    found = json.loads(good("evaluate", "scaled.safetensors", "--tasks", "data", *options))
+    for one, other in zip(found["tasks"], expected["tasks"], strict=True):
+        shifted = other["log_likelihood"] - math.log(4.0)
+        assert one["log_likelihood"] == pytest.approx(shifted, abs=1e-4)
+    for score in ("average_likelihood", "average_likelihood_ci95"):
+        assert found[score] == pytest.approx(expected[score] / 4.0, rel=1e-3)
+
+
+def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here: Path) -> None:
+    assert "neither a task file nor a dataset" in refused(
+        "evaluate", checkpoints["danp"], "--tasks", "none"
+    )
+    line = refused("evaluate", checkpoints["danp"], "--tasks", checkpoints["danp"])
+    assert "must hold xc, yc, xt, yt" in line
+    generator = torch.Generator().manual_seed(0)
+    nothing = Sawtooth().sample_task(1, num_targets=0, generator=generator)
+    save_tasks(here / "t", nothing, metadata={})
+    line = refused("evaluate", checkpoints["danp"], "--tasks", here / "t")
+    assert "at least one task and one target to score, got" in line
+    assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "t: xc must lie in the model's domain [1989.0, 1991.0], got" in line
+    inside = Sawtooth().sample_task(1, pool_size=4, dtype=torch.float64, generator=generator)
+    context, target = (PointSet(1990 + s.x / 2, s.y) for s in (inside.context, inside.target))
+    save_tasks(here / "t", Task(context, target, inside.pool), metadata={})
+    line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
+    assert "t: x_pool must lie in the model's domain [1989.0, 1991.0], got" in line
+
+
+def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: Path) -> None:
+    dates = ["2001-01-01T18:47", "2001-01-09", "2001-01-28T17:59:33"]
+    rows = "".join(f"{date},{k}\n" for k, date in enumerate(dates))
+    write(here / "dates.csv", "x,y\n" + rows)
+    table = from_csv(here / "dates.csv")
+    scaling = Scaling.fit(table)
+    save_checkpoint("own.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    ends = [float(end) for end in table.x[0, [0, 2], 0]]
+    write(here / "a.csv", CONTEXT.split("\n")[0] + "\n")
+    write(here / "b.csv", "x\n" + "".join(f"{end!r}\n" for end in ends))
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", "own.safetensors", *files)
+    assert [row[0] for row in read(here / "c.csv")[1]] == ends
+    span = ends[1] - ends[0]
+    write(here / "b.csv", f"x\n{ends[1] + 1e-5 * span!r}\n")
+    assert "b.csv, line 2: x must lie in the model's domain" in refused(
+        "predict", "own.safetensors", *files
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_context_may_come_through_a_pipe(checkpoints: dict[str, Path], here: Path) -> None:
+    os.mkfifo(here / "a")
+    writer = threading.Thread(target=write, args=(here / "a", CONTEXT), daemon=True)
+    writer.start()
+    write(here / "b.csv", AT)
+    files = ["--context", "a", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2]
+    good("predict", checkpoints["danp"], *files)
+    assert len(read(here / "c.csv")[1]) == 4
+
+
+def test_table_prints_the_table() -> None:
+    rows = json.loads(good("table", "--json"))
+    assert rows == table()
+    assert set(rows) == {"sawtooth", "square", "gp"}
+    for models in rows.values():
+        assert {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"} <= set(models)
+        for row in models.values():
+            assert {"paper", "ours", "ours_ci95", "estimator", "num_samples"} <= set(row)
+    header, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
+    assert header.split()[:4] == ["dataset", "model", "paper", "ours"]
+    assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
+    assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)
+
+
+def test_a_table_row_shows_what_there_is_to_it() -> None:
+    row = {"paper": 82.26, "ours": 91.5, "ours_ci95": 2.25, "estimator": "both", "num_samples": 256}
+    bare = {"paper": None, "ours": 7, "ours_ci95": None, "estimator": "exact", "num_samples": 1}
+    full = row | {
+        "paper_ci95": 2.51,
+        "num_samples": 50_000,
+        "fewest_samples": 5_000,
+        "estimator": "model",
+        "mean_log_likelihood": 4.5678,
+        "crps": 0.01234,
+        "coverage_50": 0.523,
+        "coverage_90": 0.938,
+        "forward_passes": 1537.0,
+        "seconds": 1.234,
+    }
+    lines = render_table({"gp": {"danp": row, "ceiling": bare, "danp-seed1": full}}).splitlines()
+    shown = [" ".join(line.split()) for line in lines]
+    assert shown[1] == "gp danp 82.26 91.50 ± 2.25 both (S = 256)"
+    assert shown[2] == "gp ceiling 7.00 exact"
+    assert shown[3] == (
+        "gp danp-seed1 82.26 ± 2.51 91.50 ± 2.25 model (S = 5,000 to 50,000) 4.568 0.0123 "
+        "52.3% 93.8% 1,537 1.23"
+    )
+    # Each number ends below its heading.
+    for heading, cell in (("paper", "2.51"), ("CRPS", "0.0123"), ("seconds", "1.23")):
+        assert lines[0].index(heading) + len(heading) == lines[3].index(cell) + len(cell)
+
+
+# predict
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> tuple[list[str], list[list[float]]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return header, [[float(cell) for cell in row] for row in rows]
+
+
+CONTEXT = "x,y\n0.25,0.5\n-1,0.75\n"
+INPUTS = [1.5, -0.1, 1.5, 0.30000000000000004]
+AT = "x\n" + "".join(f"{x!r}\n" for x in INPUTS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predict_writes_the_models_prediction(
+    name: str, checkpoints: dict[str, Path], here: Path
+) -> None:
+    context, at = write(here / "a.csv", CONTEXT), write(here / "b.csv", AT)
+    files = ["--context", context, "--at", at, "--out", here / "c.csv"]
+    options = ["--num-samples", 6, "--quantiles", "0.1,0.5", "--samples", 2, "--seed", 5]
+    assert good("predict", checkpoints[name], *files, *options) == ""
+    header, rows = read(here / "c.csv")
+    assert header == ["x", "mean", "sd", "q0.1", "q0.5", "sample_1", "sample_2"]
+    x, mean, sd, low, middle, *samples = map(list, zip(*rows, strict=True))
+    assert x == INPUTS
+
+    model = load_checkpoint(checkpoints[name])
+    points = PointSet(torch.tensor([[[0.25], [-1.0]]]), torch.tensor([[[0.5], [0.75]]]))
+    xt = torch.tensor(INPUTS).reshape(1, -1, 1)
+    generator = torch.Generator().manual_seed(5)
+    if name == "danp":
+        expected = model.predict(points, xt, num_samples=6, generator=generator)
+    else:
+        expected = model.predict(points, xt)
+    assert mean == expected.mean.flatten().tolist()
+    assert sd == expected.stddev.flatten().tolist()
+    assert low == expected.quantile(0.1).flatten().tolist()
+    assert middle == expected.quantile(0.5).flatten().tolist()
+    if name == "ar-convcnp":
+        drawn = ar_sample(model, points, xt, num_samples=2, generator=generator).values
+    else:
+        drawn = expected.sample((2,), generator=generator)
+    assert samples == [sample.flatten().tolist() for sample in drawn]
+
+
+@pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
+def test_predict_speaks_the_units_of_the_data(
+    name: str, checkpoints: dict[str, Path], here: Path
+) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model = load_checkpoint(checkpoints[name])
+    save_checkpoint("scaled.safetensors", model, scaling=scaling)
+    options = ["--num-samples", 6, "--samples", 2, "--seed", 5]
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    write(here / "a-years.csv", "x,y\n1990.125,22\n1989.5,23\n")
+    write(here / "b-years.csv", "x\n" + "".join(f"{1990 + x / 2!r}\n" for x in INPUTS))
+    for checkpoint, kind in ((checkpoints[name], ""), ("scaled.safetensors", "-years")):
+        files = ["--context", f"a{kind}.csv", "--at", f"b{kind}.csv", "--out", f"c{kind}.csv"]
+        good("predict", checkpoint, *files, *options)
+    (header, own), (_, years) = read(here / "c.csv"), read(here / "c-years.csv")
+    columns = (zip(*rows, strict=True) for rows in (own, years))
+    for column, of_model, of_data in zip(header, *columns, strict=True):
+        offset, unit = {"x": (1990.0, 0.5), "sd": (0.0, 4.0)}.get(column, (20.0, 4.0))
+        assert of_data == pytest.approx([offset + unit * value for value in of_model], abs=1e-4)
+    write(here / "b-years.csv", "x\n1991\n1991.5\n")
+    says = refused("predict", "scaled.safetensors", *files)
+    assert "b-years.csv, line 3: x must lie in the model's domain [1989.0, 1991.0]" in says
+
+    save_checkpoint("bad.safetensors", model, provenance={"scaling": {"x_offset": 0.0}})
+    assert "scaling.x_unit is missing" in refused("predict", "bad.safetensors", *files)
+
+
+def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    at = write(here / "b.csv", "\ufeffname, y ,x\r\nfirst,,0\r\n\r\nsecond,,1\r\n")
+    files = ["--context", write(here / "a.csv", "y,x\n"), "--at", at, "--out", here / "c.csv"]
+    good("predict", checkpoints["convgnp"], *files, "--quantiles", "")
+    header, rows = read(here / "c.csv")
+    assert header == ["x", "mean", "sd"]
+    assert [row[0] for row in rows] == [0.0, 1.0]
+
+
+def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: Path) -> None:
+    model = load_checkpoint(checkpoints["convgnp"])
+    trained = {"training": {"batch": {"context_size": [0, 2]}}}
+    save_checkpoint("known.safetensors", model, provenance=trained)
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,\n0.7,NA\n1,0.25\n")
+    write(here / "b.csv", "time\n0.25\n")
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
+    result = danp("predict", "known.safetensors", *files)
+    assert result.stderr == "danp: a.csv: rows without an output are left out: 2.\n"
+    header, _ = read(here / "c.csv")
+    assert header[:2] == ["time", "mean"]
+
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n1,0.25\n")
+    result = danp("predict", "known.safetensors", *files)
+    assert result.exit_code == 0
+    assert "the outputs reach 11 in the model's units" in result.stderr
+    assert "3 points are more than the 2 that the model was trained with" in result.stderr
+
+
+def test_predict_does_not_write_over_what_it_reads(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    copy = here / "model.safetensors"
+    copy.write_bytes(checkpoints["convcnp"].read_bytes())
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    for out in ("a.csv", here / "b.csv", "./model.safetensors"):
+        says = refused("predict", copy, "--context", "a.csv", "--at", "b.csv", "--out", out)
+        assert "out must not be a file that is read, got" in says
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["danp", "convgnp"])
+def test_many_inputs_are_predicted_in_parts_that_agree(
+    name: str, checkpoints: dict[str, Path], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
+        monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
+        files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
+        good("predict", checkpoints[name], *files, "--num-samples", 6)
+    (_, whole), (_, parts) = read(here / "whole.csv"), read(here / "parts.csv")
+    assert len(whole) == len(parts) == 4
+    for together, apart in zip(whole, parts, strict=True):
+        assert apart == pytest.approx(together, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("context", "at", "message"),
+    [
+        (
+            "x,y\n0,1\n0.5,abc\n",
+            AT,
+            "a.csv, line 3: y must be a number, or missing (an empty",
+        ),
+        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite, or empty, got 'inf'"),
+        ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
+        ("x,y\n,1\n", AT, "a.csv, line 2: x must be a number, got ''"),
+        ("x;y\n0;1\n", AT, "got 'x;y'. Columns must be separated by commas"),
+        ('x,y\n0,"1,25"\n', AT, "y must be a number, got '1,25'; write it with a decimal point"),
+        ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x must lie in the model's domain [-2.0, 2.0], got"),
+        ("x,y\n1\n", AT, "a.csv, line 2: 2 values must stand here, got 1"),
+        ("x,z\n0,1\n", AT, "a.csv, line 1: the header must name the column 'y' once"),
+        ("x,x,y\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
+        ("0,1\n1,0\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
+        ("", AT, "a.csv is empty: its first line must be the header x,y"),
+        ('x,y\n"0,1\n', AT, "a.csv is no CSV file in UTF-8"),
+        (CONTEXT, "x\n", "b.csv must hold at least one input"),
+        (CONTEXT, "t\n1\n", "b.csv, line 1: the header must name the column 'x' once"),
+        (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x must lie in the model's domain"),
+        (CONTEXT, "x\ninf\n", "b.csv, line 2: x must be finite"),
+        (
+            CONTEXT,
+            "x\n2001-01-01\n",
+            "b.csv, line 2: x must be a number, got the date '2001",
+        ),
+    ],
+)
+def test_predict_refuses_a_bad_file_by_its_line(
+    checkpoints: dict[str, Path], here: Path, context: str, at: str, message: str
+) -> None:
+    write(here / "a.csv", context)
+    write(here / "b.csv", at)
+    write(here / "c.csv", "old")
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv"]
+    assert message in refused("predict", checkpoints["danp"], *files)
+    assert (here / "c.csv").read_text(encoding="utf-8") == "old"
+    assert len(list(here.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quantiles", "0.5,1"], "quantiles must be different numbers in (0, 1)"),
+        (["--quantiles", "0.5,0.5"], "quantiles must be different numbers in (0, 1)"),
+        (["--quantiles", "half"], "quantiles must be different numbers in (0, 1)"),
+        (["--samples", "-1"], "samples must be >= 0, got -1"),
+        (["--x", "y"], "x and y must name different columns, got 'y' for both"),
+        (["--x", "q0.5"], "x must not be named like a column of the result, got 'q0.5'"),
+        (["--x", "sample_2", "--samples", "2"], "of the result, got 'sample_2'"),
+        (["--num-samples", "0"], "num_samples must be >= 1, got 0"),
+        (["--out", "."], "is a folder"),
+        (["--out", "a.csv/c.csv"], "a.csv is not a folder"),
+        (["--at", "missing.csv"], "No such file or directory: 'missing.csv'"),
+    ],
+)
+def test_predict_refuses_bad_options(
+    checkpoints: dict[str, Path], here: Path, options: list[str], message: str
+) -> None:
+    write(here / "a.csv", CONTEXT)
+    write(here / "b.csv", AT)
+    files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv"]
+    assert message in refused("predict", checkpoints["danp"], *files, *options)
+    assert sorted(p.name for p in here.iterdir()) == ["a.csv", "b.csv"]
+
+
+# train
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
+    """Recipes of small models and short runs, in an empty folder."""
+    original = recipes.recipe
+
+    def small(name: str, **options: Any) -> Recipe:
+        made = original(name, **options)
+        steps = options.get("num_steps") or 3
+        base = INDEPENDENT if "convcnp" in made.model else TINY
+        config = made.model_config
+        return replace(
+            made,
+            model_config=(
+                replace(config, base=base, num_auxiliary=5)
+                if isinstance(config, DANPConfig)
+                else base
+            ),
+            training=replace(
+                made.training,
+                num_steps=steps,
+                batch=BatchConfig(batch_size=2, num_targets=5),
+                num_validation_batches=1,
+            ),
+        )
+
+    monkeypatch.setattr(recipes, "recipe", small)
+    monkeypatch.setattr(cli_train, "get_recipe", small)
+    return here
+
+
+TRAIN = ["train", "--model", "danp", "--dataset", "square"]
+
+
+def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
+    assert good(*TRAIN, "--out", "run", "--seed", 7) == ""
+    assert sorted(p.name for p in (tiny / "run").iterdir()) == [
+        "danp-square.json",
+        "danp-square.md",
+        "danp-square.safetensors",
+        "log.jsonl",
+        "state.safetensors",
+    ]
+    path = tiny / "run" / "danp-square.safetensors"
+    card = read_card(path)
+    assert (card.name, card.model, card.dataset, card.recipe) == (
+        "danp-square",
+        "danp",
+        "square",
+        "fast",
+    )
+    assert (card.seed, card.steps, card.parameters) == (
+        7,
+        3,
+        count_parameters(load_checkpoint(path)),
+    )
+    assert card.command == (
+        "danp train --model danp --dataset square --recipe fast --seed 7 "
+        "--out danp-square.safetensors"
+    )
+    assert card.validation is not None
+    assert len(card.validation) == 4
+    assert (card.torch, card.hardware.gpu) == (torch.__version__, None)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == render_card(card)
+    header = read_header(path)
+    assert header.provenance["steps"] == 3
+    assert header.provenance["command"] == card.command
+    assert header.task_generator is not None
+    assert header.task_generator.name == "square"
+    shown = json.loads(good("info", path, "--json"))
+    assert shown["card"]["sha256"] == card.sha256
+
+
+def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
+    (tiny / "danp.safetensors").write_bytes(b"weights of a week")
+    says = refused(*TRAIN, "--out", "danp.safetensors")
+    assert "got danp.safetensors, which that run has not made" in says
+    assert (tiny / "danp.safetensors").read_bytes() == b"weights of a week"
+
+
+@pytest.mark.parametrize("name", ["notes.md", "notes.json"])
+def test_a_file_where_a_card_goes_is_not_replaced(tiny: Path, name: str) -> None:
+    write(tiny / name, "mine")
+    says = refused(*TRAIN, "--out", "notes.safetensors")
+    assert f"got {name}, which that run has not made" in says
+    assert (tiny / name).read_text(encoding="utf-8") == "mine"
+    assert list(tiny.iterdir()) == [tiny / name]
+
+
+def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "pretrained_folders", lambda: (tiny,))
+    good(*TRAIN, "--levels", 2, "--steps", 2, "--out", "danp-f2-square.safetensors")
+    assert sorted(p.name for p in tiny.iterdir()) == [
+        "danp-f2-square.json",
+        "danp-f2-square.md",
+        "danp-f2-square.safetensors",
+        "runs",
+    ]
+    assert sorted(p.name for p in (tiny / "runs" / "danp-f2-square").iterdir()) == [
+        "log.jsonl",
+        "state.safetensors",
+    ]
+    found = json.loads(good("info", "danp-f2-square", "--json"))
+    assert found["config"]["num_levels"] == 2
+    assert "--levels 2 --steps 2 --out danp-f2-square.safetensors" in found["card"]["command"]
+    good(*TRAIN, "--levels", 2, "--out", "folder")
+    assert (tiny / "folder" / "danp-f2-square.safetensors").is_file()
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tiny: Path) -> None:
+    good(*TRAIN, "--out", "whole.safetensors")
+    good(*TRAIN, "--out", "parts.safetensors", "--max-minutes", 1e-9)
+    card = read_card(tiny / "parts.safetensors")
+    assert (card.steps, card.validation) == (1, None)
+    assert "--max-minutes 1e-09" in card.command
+    good(*TRAIN, "--out", "parts.safetensors")
+    assert read_card(tiny / "parts.safetensors").steps == 3
+    whole, parts = (load_file(f"{name}.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
+
+
+def test_an_interrupted_run_writes_no_checkpoint(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> list[dict[str, Any]]:
+        return [{"step": 2, "minutes": 0.1}]
+
+    monkeypatch.setattr(cli_train, "train", interrupted)
+    result = danp(*TRAIN, "--out", "m.safetensors")
+    assert result.exit_code == 130
+    assert result.stderr == "danp: stopped; the same command goes on from here.\n"
+    assert not list(tiny.rglob("m.*"))
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good(*TRAIN, "--out", "m.safetensors")
+    old = {path.name: path.read_bytes() for path in tiny.iterdir() if path.is_file()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    line = danp(*TRAIN, "--seed", 1, "--out", "other.safetensors").stderr.splitlines()[-1]
+    assert line == "danp: [Errno 28] No space left on device"
+    assert {path.name: path.read_bytes() for path in tiny.iterdir() if path.is_file()} == old
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "cnp"], "model must be one of danp, convcnp"),
+        (["--dataset", "sine"], "dataset must be one of sawtooth"),
+        (["--recipe", "slow"], "recipe must be one of paper, fast"),
+        (["--model", "convcnp", "--levels", "2"], "num_levels is for a danp"),
+        (["--levels", "0"], "num_levels must be >= 1"),
+        (["--seed", str(-(2**63) - 1)], "Invalid value for '--seed': -9223372036854775809 is not"),
+        (["--steps", "-1"], "num_steps must be >= 1"),
+        (["--max-minutes", "0"], "max-minutes must be positive, got 0"),
+        (["--threads", "0"], "threads must be >= 1, got 0"),
+        (["--device", "tpu"], "device must be cpu, cuda or cuda:N, got 'tpu'"),
+        (["--device", "meta"], "device must be cpu, cuda or cuda:N, got 'meta'"),
+        (["--out", "taken"], "out must be a folder or end in .safetensors, got the file taken"),
+        (["--out", "taken/m.safetensors"], "taken is not a folder"),
+    ],
+)
+def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message: str) -> None:
+    write(tiny / "taken", "")
+    assert message in refused(*TRAIN, "--out", "run", *options)
+    assert [p.name for p in tiny.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (["--seed", 1], "training.seed: 0 there, 1 here"),
+        (["--dataset", "sawtooth"], "dataset: 'gp' there, 'sawtooth' here"),
+        (["--model", "ar-convcnp"], "model: 'convcnp' there, 'ar-convcnp' here"),
+        (["--recipe", "paper", "--steps", 9], "training.num_steps: 3 there, 9 here"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(
+    tiny: Path, options: list[object], difference: str
+) -> None:
+    run = ["train", "--model", "convcnp", "--dataset", "gp", "--out", "run"]
+    good(*run)
+    old = {path.name: path.read_bytes() for path in (tiny / "run").iterdir()}
+    line = refused(*run, *options)
+    assert "run holds another run (" in line
+    assert difference in line
+    assert {path.name: path.read_bytes() for path in (tiny / "run").iterdir()} == old

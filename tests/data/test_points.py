@@ -1,0 +1,235 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from danp_lib.data.generators import Sawtooth
+from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def points(batch: int = 3, count: int = 4, *, masked: bool = True) -> PointSet:
+    x, y = torch.randn(2, batch, count, 1, generator=rng())
+    mask = torch.arange(count) < torch.arange(1, batch + 1).unsqueeze(1)
+    return PointSet(x, y, mask if masked else None)  # type: ignore[arg-type]
+
+
+def tasks(pool_size: int = 6) -> Task:
+    return Sawtooth().sample_task(5, context_size=(0, 4), pool_size=pool_size, generator=rng())
+
+
+class TestPointSet:
+    def test_a_set_without_a_mask_is_all_real(self) -> None:
+        assert points(masked=False).mask.all()
+        assert points(masked=False).sizes.tolist() == [4, 4, 4]
+
+    def test_sizes_count_real_points_and_num_points_counts_entries(self) -> None:
+        made = points()
+        assert made.sizes.tolist() == [1, 2, 3]
+        assert (made.batch_size, made.num_points) == (3, 4)
+
+    def test_the_empty_set(self) -> None:
+        empty = PointSet.empty(2, dim_x=3, dtype=torch.float64)
+        assert empty.x.shape == (2, 0, 3)
+        assert empty.y.shape == (2, 0, 1)
+        assert empty.y.dtype == torch.float64
+        assert empty.sizes.tolist() == [0, 0]
+
+    @pytest.mark.parametrize(
+        ("x", "y", "mask", "says"),
+        [
+            (torch.zeros(4, 1), torch.zeros(4, 1), None, "x must have shape"),
+            (torch.zeros(1, 4, 1), torch.zeros(1, 3, 1), None, r"y must have shape \(1, 4, 1\)"),
+            (torch.zeros(1, 4, 1), torch.zeros(1, 4), None, r"y must have shape \(1, 4, 1\)"),
+            (torch.zeros(1, 4, 1), torch.zeros(1, 4, 1), torch.ones(1, 4), "mask must be a bool"),
+            (
+                torch.zeros(1, 4, 1),
+                torch.zeros(1, 4, 1),
+                torch.ones(1, 3, dtype=torch.bool),
+                "mask must be a bool",
+            ),
+            (torch.zeros(1, 4, 1), torch.zeros(1, 4, 1).double(), None, "one floating dtype"),
+            (torch.zeros(1, 4, 1).int(), torch.zeros(1, 4, 1).int(), None, "one floating dtype"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(
+        self, x: Tensor, y: Tensor, mask: Tensor, says: str
+    ) -> None:
+        with pytest.raises(ValueError, match=says):
+            PointSet(x, y, mask)
+
+    def test_indexing_keeps_the_batch_dimension(self) -> None:
+        made = points()
+        assert torch.equal(made[-1].x, made.x[2:])
+        assert torch.equal(made[1:].mask, made.mask[1:])
+        assert torch.equal(made[torch.tensor([2, 0])].y, made.y[[2, 0]])
+
+    def test_compact_keeps_the_real_points_in_order(self) -> None:
+        made = points()
+        assert torch.equal(made[1].compact().x, made.x[1:2, :2])
+        assert made[1].compact().mask.all()
+        with pytest.raises(ValueError, match="batch of one set, got 3"):
+            made.compact()
+
+    def test_concat_and_expand(self) -> None:
+        made = points()
+        both = made.concat(points(count=2, masked=False))
+        assert both.num_points == 6
+        assert both.sizes.tolist() == [3, 4, 5]
+        assert made[0].expand(7).sizes.tolist() == [1] * 7
+
+    def test_masked_where_masks_whole_sets(self) -> None:
+        kept = points().masked_where(torch.tensor([True, False, True]))
+        assert kept.sizes.tolist() == [1, 0, 3]
+
+    def test_to_casts_values_and_keeps_the_mask_boolean(self) -> None:
+        made = points().to(torch.float64)
+        assert (made.x.dtype, made.y.dtype, made.mask.dtype) == (
+            torch.float64,
+            torch.float64,
+            torch.bool,
+        )
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    @pytest.mark.parametrize("part", ["x", "y"])
+    def test_check_looks_at_real_points_only(self, part: str, bad: float) -> None:
+        made = points()
+        getattr(made, part)[0, 3] = bad  # padding
+        made.check("context")
+        getattr(made, part)[2, 1] = bad
+        with pytest.raises(ValueError, match=rf"context\.{part} must be finite.*\[2, 1\]"):
+            made.check("context")
+
+
+class TestTask:
+    def test_shortcuts_and_indexing(self) -> None:
+        task = tasks()
+        assert task.batch_size == 5
+        assert task.xt is task.target.x
+        assert task.yc is task.context.y
+        one = task[3]
+        assert one.batch_size == 1
+        assert one.pool is not None
+        assert torch.equal(one.pool.y, task.pool.y[3:4])  # type: ignore[union-attr]
+        assert tasks(pool_size=0)[:2].pool is None
+
+    def test_to_casts_every_set(self) -> None:
+        task = tasks().to(torch.float64)
+        assert {task.xc.dtype, task.yt.dtype, task.pool.x.dtype} == {torch.float64}  # type: ignore[union-attr]
+
+    def test_batches_of_different_sizes_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"share a batch size.*'context': 3, 'target': 2"):
+            Task(points(3), points(2))
+
+    @pytest.mark.parametrize("name", ["target", "pool"])
+    def test_a_check_refuses_padding_of_all_but_the_context(self, name: str) -> None:
+        task = tasks()
+        assert not task.context.mask.all()
+        task.check()
+        tasks(pool_size=0).check()
+        getattr(task, name).mask[3, 2] = False
+        with pytest.raises(ValueError, match=rf"{name} point must be real, .* at \[3, 2\]"):
+            task.check()
+
+    @pytest.mark.parametrize("name", ["context", "target", "pool"])
+    def test_a_check_refuses_values_that_are_not_finite(self, name: str) -> None:
+        task = tasks()
+        points = getattr(task, name)
+        row = int(points.mask[:, 0].nonzero()[-1])
+        points.y[row, 0] = math.inf
+        with pytest.raises(ValueError, match=rf"{name}\.y must be finite .* \[inf\] at \[{row}, 0"):
+            task.check()
+
+
+class TestTaskFiles:
+    @pytest.mark.parametrize("pool_size", [0, 6])
+    def test_round_trip(self, tmp_path: Path, pool_size: int) -> None:
+        task = tasks(pool_size)
+        save_tasks(tmp_path / "t.safetensors", task, metadata={"generator": "sawtooth"})
+        loaded = load_tasks(tmp_path / "t.safetensors")
+        assert torch.equal(loaded.context.mask, task.context.mask)
+        for name in ("xc", "yc"):
+            real = task.context.mask
+            assert torch.equal(getattr(loaded, name)[real], getattr(task, name)[real])
+        assert torch.equal(loaded.xt, task.xt)
+        assert torch.equal(loaded.yt, task.yt)
+        if pool_size:
+            assert loaded.pool is not None
+            assert task.pool is not None
+            assert torch.equal(loaded.pool.x, task.pool.x)
+            assert torch.equal(loaded.pool.y, task.pool.y)
+        else:
+            assert loaded.pool is None
+
+    def test_equal_tasks_give_equal_bytes_whatever_the_padding_holds(self, tmp_path: Path) -> None:
+        metadata = {f"key{i}": str(i) for i in range(8)}
+        contents = set()
+        for attempt in range(6):
+            task = tasks()
+            padding = ~task.context.mask
+            task.xc[padding] = math.nan if attempt % 2 else 1.0
+            task.yc[padding] = math.inf
+            path = tmp_path / f"{attempt}.safetensors"
+            save_tasks(path, task, metadata=metadata)
+            contents.add(path.read_bytes())
+        assert len(contents) == 1
+
+    def test_nothing_but_the_file_is_left(self, tmp_path: Path) -> None:
+        save_tasks(tmp_path / "t.safetensors", tasks(), metadata={})
+        assert [path.name for path in tmp_path.iterdir()] == ["t.safetensors"]
+
+    def test_saving_refuses_what_a_benchmark_cannot_hold(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.safetensors"
+        task = tasks()
+        hidden = PointSet(task.xt, task.yt, torch.zeros(task.yt.shape[:2], dtype=torch.bool))
+        with pytest.raises(ValueError, match="every target point must be real"):
+            save_tasks(path, Task(task.context, hidden), metadata={})
+        with pytest.raises(ValueError, match="every pool point must be real"):
+            save_tasks(path, Task(task.context, task.target, hidden), metadata={})
+        task.yt[0, 0] = math.nan
+        with pytest.raises(ValueError, match=r"target\.y must be finite"):
+            save_tasks(path, task, metadata={})
+        assert not path.exists()
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"xt": None}, r"missing: \['xt'\]"),
+            ({"extra": torch.zeros(1)}, r"unknown: \['extra'\]"),
+            ({"y_pool": None}, "both of x_pool, y_pool"),
+            ({"yt": torch.zeros(5, 3, 1)}, "y must have shape"),
+            ({"yt": torch.zeros(5, 50, 1, dtype=torch.float64)}, "one floating dtype"),
+            ({"mask_c": torch.ones(5, 4)}, "mask must be a bool"),
+            ({"yt": torch.full((5, 50, 1), math.nan)}, r"target\.y must be finite"),
+            ({"y_pool": torch.full((5, 6, 1), math.inf)}, r"pool\.y must be finite"),
+            (
+                {"xt": torch.zeros(2, 50, 1), "yt": torch.zeros(2, 50, 1)},
+                "must share a batch size",
+            ),
+        ],
+    )
+    def test_a_wrong_file_is_refused_by_name(
+        self, tmp_path: Path, change: dict[str, Tensor | None], says: str
+    ) -> None:
+        path = tmp_path / "t.safetensors"
+        save_tasks(path, tasks(), metadata={})
+        changed = {**load_file(path), **change}
+        save_file({key: value for key, value in changed.items() if value is not None}, path)
+        with pytest.raises(ValueError, match=says) as caught:
+            load_tasks(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_file_of_another_kind_and_no_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.safetensors"
+        with pytest.raises(FileNotFoundError, match="no task file"):
+            load_tasks(path)
+        save_tasks(path, tasks(), metadata={})
+        path.write_bytes(path.read_bytes()[:-10])
+        with pytest.raises(ValueError, match="not a safetensors file"):
+            load_tasks(path)

@@ -1,0 +1,395 @@
+"""Invariant 6, and the mixture against torch's own and brute force."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
+
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+
+RANKS = [0, 1, 3, 5, 8]  # of five points: below, equal and above
+
+property_test = settings(deadline=None, max_examples=30, derandomize=True)
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(
+    batch: tuple[int, ...] = (2,), points: int = 5, rank: int = 3, seed: int = 0
+) -> LowRankNormal:
+    generator = rng(seed)
+    shape = (*batch, points, 1)
+    return LowRankNormal(
+        torch.randn(shape, generator=generator, dtype=torch.float64),
+        0.05 + torch.rand(shape, generator=generator, dtype=torch.float64),
+        torch.randn((*shape[:-1], rank), generator=generator, dtype=torch.float64),
+    )
+
+
+def mixture(batch: tuple[int, ...] = (2,), rank: int = 3, seed: int = 0) -> Mixture:
+    logits = torch.randn((*batch, 4), generator=rng(seed + 1), dtype=torch.float64)
+    return Mixture(logits, normal((*batch, 4), rank=rank, seed=seed))
+
+
+def dense(distribution: LowRankNormal) -> MultivariateNormal:
+    return MultivariateNormal(
+        distribution.mean.squeeze(-1), distribution.covariance_matrix, validate_args=False
+    )
+
+
+def values(*shape: int) -> Tensor:
+    return torch.randn((*shape, 5, 1), generator=rng(9), dtype=torch.float64)
+
+
+class TestLowRankNormal:
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_the_log_density_is_the_dense_one(self, rank: int) -> None:
+        distribution, y = normal(rank=rank), values(2)
+        torch.testing.assert_close(
+            distribution.log_prob(y),
+            dense(distribution).log_prob(y.squeeze(-1)),
+            rtol=1e-11,
+            atol=0,
+        )
+
+    @given(
+        points=st.integers(1, 12),
+        rank=st.integers(0, 15),
+        small=st.sampled_from([1e-6, 1e-3, 1.0]),
+        seed=st.integers(0, 99),
+    )
+    @property_test
+    def test_the_log_density_is_the_dense_one_at_any_scale(
+        self, points: int, rank: int, small: float, seed: int
+    ) -> None:
+        made = normal(points=points, rank=rank, seed=seed)
+        distribution = LowRankNormal(made.mean, small * made.diagonal, made.factor)
+        y = distribution.sample(generator=rng(seed))
+        expected = dense(distribution).log_prob(y.squeeze(-1))
+        torch.testing.assert_close(distribution.log_prob(y), expected, rtol=1e-6, atol=1e-6)
+
+    def test_the_covariance_by_hand(self) -> None:
+        zero, factor = torch.zeros(2, 1), torch.tensor([[1.0], [2.0]])
+        distribution = LowRankNormal(zero, torch.tensor([[0.5], [0.25]]), factor)
+        expected = torch.tensor([[1.5, 2.0], [2.0, 4.25]], dtype=torch.float64)
+        assert torch.equal(distribution.covariance_matrix, expected)
+        assert distribution.variance.flatten().tolist() == [1.5, 4.25]
+
+    def test_everything_is_float64_with_the_shape_of_outputs(self) -> None:
+        distribution = LowRankNormal(
+            torch.zeros(3, 5, 1), torch.ones(3, 5, 1), torch.zeros(3, 5, 2)
+        )
+        assert distribution.batch_shape == (3,)
+        assert distribution.event_shape == (5, 1)
+        for tensor in (
+            distribution.mean,
+            distribution.variance,
+            distribution.stddev,
+            distribution.cdf(torch.zeros(3, 5, 1)),
+            distribution.quantile(0.3),
+            distribution.sample(generator=rng()),
+        ):
+            assert tensor.shape == (3, 5, 1)
+            assert tensor.dtype == torch.float64
+        assert distribution.log_prob(torch.zeros(3, 5, 1)).shape == (3,)
+        assert distribution.sample((7, 2), generator=rng()).shape == (7, 2, 3, 5, 1)
+
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_marginal_is_a_slice(self, rank: int) -> None:
+        distribution = normal(rank=rank)
+        index = torch.tensor([3, 0, 4])
+        marginal = distribution.marginal(index)
+        assert torch.equal(marginal.mean, distribution.mean[:, index])
+        torch.testing.assert_close(
+            marginal.covariance_matrix, distribution.covariance_matrix[:, index][:, :, index]
+        )
+        expected = MultivariateNormal(
+            distribution.mean[:, index, 0],
+            distribution.covariance_matrix[:, index][:, :, index],
+            validate_args=False,
+        )
+        y = values(2)[:, :3]
+        torch.testing.assert_close(marginal.log_prob(y), expected.log_prob(y.squeeze(-1)))
+        assert torch.equal(distribution.marginal(slice(1, 3)).mean, distribution.mean[:, 1:3])
+
+    def test_permuting_the_points_changes_nothing(self) -> None:
+        distribution, y = normal(), values(2)
+        order = torch.tensor([4, 2, 0, 1, 3])
+        torch.testing.assert_close(
+            distribution.marginal(order).log_prob(y[:, order]), distribution.log_prob(y)
+        )
+
+    def test_a_point_alone_is_torchs_normal(self) -> None:
+        distribution, y = normal(points=1), values(2)[:, :1]
+        expected = Normal(distribution.mean, distribution.stddev)
+        torch.testing.assert_close(distribution.log_prob(y), expected.log_prob(y)[:, 0, 0])
+        torch.testing.assert_close(distribution.cdf(y), expected.cdf(y))
+
+    @given(level=st.floats(1e-6, 1 - 1e-6))
+    @property_test
+    def test_quantiles_invert_the_distribution_function(self, level: float) -> None:
+        distribution = normal()
+        cdf = distribution.cdf(distribution.quantile(level))
+        torch.testing.assert_close(cdf, torch.full_like(cdf, level), rtol=1e-9, atol=1e-12)
+        assert torch.equal(distribution.icdf(level), distribution.quantile(level))
+
+    @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
+    def test_a_quantile_at_no_level_is_refused(self, level: float) -> None:
+        for distribution in (normal(), mixture()):
+            with pytest.raises(ValueError, match=r"level of a quantile must lie in \(0, 1\)"):
+                distribution.quantile(level)
+
+    @pytest.mark.parametrize("rank", [0, 3, 8])
+    def test_samples_have_the_mean_and_covariance(self, rank: int) -> None:
+        n = 40_000
+        distribution = normal(batch=(), rank=rank)
+        sample = distribution.sample((n,), generator=rng()).squeeze(-1)
+        covariance = distribution.covariance_matrix
+        variance = covariance.diagonal()
+        error = (sample.mean(dim=0) - distribution.mean.squeeze(-1)).abs()
+        assert (error < 5 * (variance / n).sqrt()).all()
+        tolerance = 5 * ((variance[:, None] * variance + covariance.square()) / n).sqrt()
+        assert ((sample.T.cov() - covariance).abs() < tolerance).all()
+
+    def test_the_batch_can_be_indexed(self) -> None:
+        distribution, y = normal((3, 2)), values(3, 2)
+        picked = distribution[1]
+        assert picked.batch_shape == (2,)
+        torch.testing.assert_close(picked.log_prob(y[1]), distribution.log_prob(y)[1])
+
+    def test_the_gradient_is_the_dense_one(self) -> None:
+        y = values(2)
+        gradients = []
+        for kind in ("low rank", "dense"):
+            made = normal()
+            leaves = [made.loc, made.diagonal, made.factor]
+            for leaf in leaves:
+                leaf.requires_grad_()
+            log_prob = (
+                made.log_prob(y) if kind == "low rank" else dense(made).log_prob(y.squeeze(-1))
+            )
+            gradients.append(torch.autograd.grad(log_prob.sum(), leaves))
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other)
+
+    @pytest.mark.parametrize(
+        "shapes",
+        [
+            ((5,), (5,), (5, 2)),
+            ((5, 1), (4, 1), (5, 2)),
+            ((5, 1), (5, 1), (4, 2)),
+            ((5, 1), (5, 1), (5,)),
+            ((2, 5, 1), (2, 5, 1), (5, 2)),
+        ],
+    )
+    def test_shapes_that_do_not_fit_are_refused(self, shapes: Any) -> None:
+        with pytest.raises(ValueError, match="mean and variance must have shape"):
+            LowRankNormal(*(torch.ones(shape) for shape in shapes))
+
+    def test_a_value_of_another_shape_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., 5, 1\)"):
+            normal().log_prob(torch.zeros(2, 4, 1))
+
+    @pytest.mark.parametrize("rank", [3, 8])
+    def test_a_covariance_that_is_not_positive_definite_is_refused(self, rank: int) -> None:
+        made = normal(rank=rank)
+        broken = LowRankNormal(made.mean, -100 * made.diagonal.abs(), 0.1 * made.factor)
+        if rank == 3:  # the capacitance matrix has to fail, so the diagonal must not dominate it
+            broken = LowRankNormal(made.mean, -0.01 * made.diagonal, made.factor)
+        with pytest.raises(ValueError, match="the covariance must be positive definite"):
+            broken.log_prob(values(2))
+
+    @pytest.mark.parametrize("variance", [-1.0, 0.0, math.nan, math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_variance_that_is_none_is_refused_at_any_rank(
+        self, rank: int, variance: float
+    ) -> None:
+        made = normal(rank=rank)
+        made.diagonal[1, 3] = variance
+        with pytest.raises(ValueError, match=rf"variance positive and finite, got {variance}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("mean", [math.nan, -math.inf])
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_a_mean_that_is_not_finite_is_refused(self, rank: int, mean: float) -> None:
+        made = normal(rank=rank)
+        made.loc[1, 3] = mean
+        with pytest.raises(ValueError, match=rf"mean must be finite, got {mean}"):
+            made.log_prob(values(2))
+
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_without_checks_nothing_is_refused(self, rank: int) -> None:
+        made, y = normal(rank=rank), values(2)
+        assert torch.equal(made.log_prob_unchecked(y), made.log_prob(y))
+        made.loc[1, 3] = math.nan
+        assert made.log_prob_unchecked(y).isnan().tolist() == [False, True]
+
+
+class TestDiagonalNormal:
+    def test_it_is_independent_normals(self) -> None:
+        made, y = normal(rank=0), values(2)
+        distribution = DiagonalNormal(made.mean, made.variance)
+        expected = Normal(made.mean, made.variance.sqrt()).log_prob(y).sum(dim=(-2, -1))
+        torch.testing.assert_close(distribution.log_prob(y), expected)
+        assert torch.equal(distribution.covariance_matrix, made.variance.squeeze(-1).diag_embed())
+
+    def test_the_floor_bounds_the_density_of_a_point(self) -> None:
+        zero = torch.zeros(1, 1, dtype=torch.float64)
+        sharpest = DiagonalNormal(zero, torch.full_like(zero, VARIANCE_FLOOR))
+        assert sharpest.log_prob(zero).exp().item() == pytest.approx(398.942, abs=1e-3)
+
+
+class TestMixture:
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_it_is_torchs_mixture(self, rank: int) -> None:
+        made, y = mixture(rank=rank), values(2)
+        reference = MixtureSameFamily(
+            Categorical(logits=made.logits), dense(made.components), validate_args=False
+        )
+        torch.testing.assert_close(made.log_prob(y), reference.log_prob(y.squeeze(-1)))
+        torch.testing.assert_close(made.mean.squeeze(-1), reference.mean)
+        torch.testing.assert_close(made.variance.squeeze(-1), reference.variance)
+
+    def test_a_mixture_of_one_is_its_component(self) -> None:
+        component, y = normal((2, 1)), values(2)
+        alone = Mixture(torch.full((2, 1), -3.0), component)
+        assert alone.num_components == 1
+        torch.testing.assert_close(alone.log_prob(y), component[:, 0].log_prob(y))
+        torch.testing.assert_close(alone.mean, component[:, 0].mean)
+        torch.testing.assert_close(alone.variance, component[:, 0].variance)
+        torch.testing.assert_close(alone.cdf(y), component[:, 0].cdf(y))
+        torch.testing.assert_close(alone.quantile(0.2), component[:, 0].quantile(0.2))
+
+    def test_equal_components_are_one(self) -> None:
+        component, y = normal((2, 1)), values(2)
+        same = Mixture(torch.randn(2, 3, generator=rng()), component[:, torch.zeros(3).long()])
+        torch.testing.assert_close(same.log_prob(y), component[:, 0].log_prob(y))
+        torch.testing.assert_close(same.variance, component[:, 0].variance)
+
+    def test_weights_are_known_up_to_a_constant(self) -> None:
+        made, y = mixture(), values(2)
+        shifted = Mixture(made.logits + 100.0, made.components)
+        torch.testing.assert_close(shifted.log_prob(y), made.log_prob(y))
+
+    def test_components_of_no_weight_do_not_matter(self) -> None:
+        made, y = mixture(), values(2)
+        parts = (made.components.loc, made.components.diagonal, made.components.factor)
+        far = LowRankNormal(*(torch.cat([part, 1e6 * part[:, :1].abs()], dim=1) for part in parts))
+        nothing = torch.full((2, 1), -math.inf, dtype=torch.float64)
+        padded = Mixture(torch.cat([made.logits, nothing], dim=1), far)
+        torch.testing.assert_close(padded.log_prob(y), made.log_prob(y))
+        torch.testing.assert_close(padded.mean, made.mean)
+        torch.testing.assert_close(padded.variance, made.variance)
+        torch.testing.assert_close(padded.quantile(0.9), made.quantile(0.9))
+        assert padded.sample((2000,), generator=rng()).abs().max() < 100
+
+    def test_a_marginal_has_the_marginals_of_its_components(self) -> None:
+        made, y = mixture(), values(2)
+        index = torch.tensor([2, 0])
+        torch.testing.assert_close(made.marginal(index).mean, made.mean[:, index])
+        expected = torch.logsumexp(
+            made.logits + made.components.marginal(index).log_prob(y[:, None, index]), dim=1
+        )
+        torch.testing.assert_close(made.marginal(index).log_prob(y[:, index]), expected)
+
+    @given(level=st.floats(1e-4, 1 - 1e-4), seed=st.integers(0, 20))
+    @property_test
+    def test_quantiles_invert_the_distribution_function(self, level: float, seed: int) -> None:
+        made = mixture(seed=seed)
+        cdf = made.cdf(made.quantile(level))
+        torch.testing.assert_close(cdf, torch.full_like(cdf, level), rtol=1e-9, atol=1e-12)
+
+    def test_a_value_that_is_no_set_of_outputs_is_refused(self) -> None:
+        made = mixture(seed=0)
+        for function in (made.cdf, made.icdf):
+            with pytest.raises(ValueError, match=r"shape \(\.\.\., points, 1\), got \(5,\)"):
+                function(torch.full((5,), 0.5))
+        for shape in [(), (5,), (2, 4, 1)]:
+            with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., 5, 1\)"):
+                made.log_prob(torch.zeros(shape))
+
+    def test_one_number_stands_for_every_output(self) -> None:
+        made = mixture(seed=0)
+        everywhere = torch.full((2, 5, 1), 0.3, dtype=torch.float64)
+        for number in (0.3, torch.tensor(0.3, dtype=torch.float64)):
+            assert torch.equal(made.cdf(number), made.cdf(everywhere))
+            assert torch.equal(made.icdf(number), made.icdf(everywhere))
+        assert torch.equal(made.icdf(0.3), made.quantile(0.3))
+
+    def test_every_output_can_have_a_level_of_its_own(self) -> None:
+        made = mixture(seed=0)
+        levels = torch.linspace(0.1, 0.9, 10, dtype=torch.float64).reshape(2, 5, 1)
+        torch.testing.assert_close(made.cdf(made.icdf(levels)), levels, rtol=1e-9, atol=1e-12)
+        alone = Mixture(torch.zeros(2, 1), made.components[:, :1])
+        expected = made.components[:, 0].icdf(levels)
+        torch.testing.assert_close(alone.icdf(levels), expected)
+        assert made.icdf(0.0).tolist() == torch.full((2, 5, 1), -math.inf).tolist()
+        assert made.icdf(1.0).tolist() == torch.full((2, 5, 1), math.inf).tolist()
+
+    @pytest.mark.parametrize("batch", [(), (2,)])
+    def test_no_samples_are_an_empty_tensor(self, batch: tuple[int, ...]) -> None:
+        made = mixture(batch)
+        for shape in [(0,), (3, 0)]:
+            sample = made.sample(shape, generator=rng())
+            expected = normal(batch).sample(shape, generator=rng())
+            assert sample.shape == expected.shape == (*shape, *batch, 5, 1)
+            assert sample.dtype == expected.dtype
+
+    def test_quantiles_between_two_far_components(self) -> None:
+        mean = torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1)
+        made = Mixture(
+            torch.tensor([0.25, 0.75]).log(), DiagonalNormal(mean, torch.full_like(mean, 1e-6))
+        )
+        # A quarter of the mass lies at 0, so the level 0.1 is the first component's level 0.4.
+        expected = 1e-3 * Normal(0.0, 1.0).icdf(torch.tensor(0.4)).item()
+        assert made.quantile(0.1).item() == pytest.approx(expected, abs=1e-9)
+        assert made.quantile(0.5).item() == pytest.approx(1.0, abs=2e-3)
+
+    def test_the_distribution_function_is_the_share_of_samples_below(self) -> None:
+        n = 40_000
+        made = mixture()
+        sample, at = made.sample((n,), generator=rng()), values(2)
+        p = made.cdf(at)
+        share = (sample <= at).double().mean(dim=0)
+        assert ((share - p).abs() < 5 * (p * (1 - p) / n).sqrt() + 1 / n).all()
+
+    @pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+    def test_samples_of_every_mixture_of_a_batch_are_its_own(self, batch: tuple[int, ...]) -> None:
+        n = 20_000
+        made = mixture(batch)
+        assert made.sample(generator=rng()).shape == (*batch, 5, 1)
+        assert made.sample((3, 4), generator=rng()).shape == (3, 4, *batch, 5, 1)
+        sample = made.sample((n,), generator=rng())
+        error = (sample.mean(dim=0) - made.mean).abs()
+        assert (error < 5 * (made.variance / n).sqrt()).all()
+        # The kurtosis of these mixtures stays below 6, and so the variance's standard error.
+        assert ((sample.var(dim=0) / made.variance - 1).abs() < 5 * (5 / n) ** 0.5).all()
+
+    def test_a_sample_stays_with_its_component_at_all_points(self) -> None:
+        mean = torch.tensor([-1.0, 1.0], dtype=torch.float64).reshape(2, 1, 1).expand(2, 5, 1)
+        made = Mixture(torch.zeros(2), DiagonalNormal(mean, torch.full_like(mean, 1e-6)))
+        sign = made.sample((1000,), generator=rng()).sign().squeeze(-1)
+        assert (sign == sign[:, :1]).all()
+        assert abs(sign[:, 0].mean()) < 5 / 1000**0.5
+
+    def test_logits_of_another_shape_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="logits must have the components' batch shape"):
+            Mixture(torch.zeros(2, 3), normal((2, 4)))
+        with pytest.raises(ValueError, match="logits must have the components' batch shape"):
+            Mixture(torch.zeros(()), normal(()))
+
+
+@pytest.mark.parametrize("make", [normal, mixture])
+def test_sampling_is_determined_by_its_generator_and_leaves_the_global_one(make: Any) -> None:
+    before = torch.get_rng_state()
+    first, again = (make().sample((3,), generator=rng(5)) for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(before, torch.get_rng_state())

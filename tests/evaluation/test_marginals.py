@@ -1,0 +1,201 @@
+"""Scores of the marginals on the benchmark: what they are, and in files."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from danp_lib.evaluation import origin as evaluation_origin
+from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.evaluation.marginals import (
+    MarginalRecord,
+    Marginals,
+    MarginalsResult,
+    load_marginals,
+    run_marginals,
+    save_marginals,
+    score_marginals,
+    score_task,
+)
+from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.exact.oracles import (
+    ORACLES,
+    GaussianProcessOracle,
+    Oracle,
+    SawtoothOracle,
+    SquareWaveOracle,
+)
+from danp_lib._random import spawn
+from danp_lib.inference.autoregressive import ARConvCNP
+from danp_lib.data.points import PointSet, Task
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def config(rank: int) -> ConvNPConfig:
+    return ConvNPConfig(
+        points_per_unit=16,
+        channels=8,
+        num_layers=2,
+        rank=rank,
+        variance_gain=1.0,
+        variance_offset=0.0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def same_weights() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Task:
+    """Four benchmark tasks, with 0, 5, 10 and 15 context points."""
+    return benchmark_tasks("gp")[torch.arange(0, 200, 50)]
+
+
+@pytest.mark.parametrize("value", [9.0, float("nan")])
+def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
+    mask, y = tasks.target.mask.clone(), tasks.yt.clone()
+    mask[2, 7], y[2, 7] = False, value
+    padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
+    for model in (ConvGNP(config(2)), GaussianProcessOracle()):
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
+            score_marginals(model, padded, generator=seeded(0))
+        with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
+            score_task(model, padded[2], num_samples=1, generator=seeded(0))
+
+
+def test_a_missing_target_is_refused(tasks: Task) -> None:
+    y = tasks.yt.clone()
+    y[1, 4] = torch.nan
+    missing = replace(tasks, target=PointSet(tasks.xt, y))
+    with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[1, 4\]"):
+        score_marginals(ConvGNP(config(2)), missing, generator=seeded(0))
+
+
+def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
+    model = ConvGNP(config(2))
+    result = score_marginals(model, tasks, generator=seeded(0))
+    predictive = model.predict(tasks.context, tasks.xt)
+    y = tasks.yt.double()
+    scores = crps(predictive, y).mean(dim=(1, 2))
+    inside = {
+        level: in_central_interval(predictive, y, level).double().mean(dim=(1, 2))
+        for level in (0.5, 0.9)
+    }
+    for row, record in enumerate(result.tasks):
+        assert record.context_size == 5 * row
+        assert record.crps == pytest.approx(float(scores[row]), rel=1e-5)
+        assert record.coverage_50 == pytest.approx(float(inside[0.5][row]), abs=1e-12)
+        assert record.coverage_90 == pytest.approx(float(inside[0.9][row]), abs=1e-12)
+    assert result.crps == pytest.approx(float(scores.mean()), rel=1e-5)
+    assert result.crps_ci95 == pytest.approx(1.96 * float(scores.std()) / 2, rel=1e-4)
+    assert result.coverage_50 == pytest.approx(float(inside[0.5].mean()))
+    assert result.coverage_90 == pytest.approx(float(inside[0.9].mean()))
+    assert 0.0 < result.coverage_50 < result.coverage_90 < 1.0  # else the lines above say little
+    assert (result.num_tasks, result.num_samples) == (4, 1)
+    assert result.seconds == pytest.approx(sum(record.seconds for record in result.tasks))
+
+
+def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
+    model = DANP(DANPConfig(config(2), 1, beta=0.2, num_auxiliary=4))
+    result = score_marginals(model, tasks, num_samples=6, generator=seeded(1), chunk_size=4)
+    task = tasks[2]
+    mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(seeded(1), 4)[2])
+    expected = float(crps(mixture, task.yt.double()).mean())
+    assert result.tasks[2].crps == pytest.approx(expected, rel=1e-6)
+    again = score_task(model, task, num_samples=6, generator=spawn(seeded(1), 4)[2])
+    assert again.crps == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="a batch of one, got 4"):
+        score_task(model, tasks, num_samples=6, generator=seeded(1))
+    assert result.num_samples == 6
+
+
+def test_an_ar_convcnp_is_scored_as_the_network_that_it_is(tasks: Task) -> None:
+    model = ARConvCNP(config(0))
+    network = ConvCNP(config(0))
+    network.load_state_dict(model.state_dict())
+    a, b = (score_marginals(m, tasks, generator=seeded(0)) for m in (model, network))
+    assert [replace(t, seconds=0.0) for t in a.tasks] == [replace(t, seconds=0.0) for t in b.tasks]
+    assert a.num_samples == 1
+
+
+@pytest.mark.parametrize(
+    "oracle",
+    [SawtoothOracle(num_nodes=64), SquareWaveOracle(num_nodes=64), GaussianProcessOracle()],
+)
+def test_an_oracle_scores_better_than_a_fresh_network(oracle: Oracle) -> None:
+    dataset = next(name for name, kind in ORACLES.items() if type(oracle) is kind)
+    bare, some = (benchmark_tasks(dataset)[torch.arange(n, n + 10)] for n in (0, 100))
+    fresh = score_marginals(ConvCNP(config(0)), some, generator=seeded(0))
+    assert score_marginals(oracle, some, generator=seeded(0)).crps < 0.5 * fresh.crps
+    result = score_marginals(oracle, bare, generator=seeded(0))
+    # Without a context there is no certainty, and the floor is small beside what is left open. The
+    # values of a square wave are 0 and 1 alone, so that an interval holds one of them or both.
+    if dataset != "square":
+        assert result.coverage_50 == pytest.approx(0.5, abs=0.15)
+        assert result.coverage_90 == pytest.approx(0.9, abs=0.1)
+
+
+def test_no_records_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        Marginals.summarize([], num_samples=1)
+    one = Marginals.summarize([MarginalRecord(0, 0.5, 0.4, 0.8, 1.0)], num_samples=3)
+    assert (one.crps, one.crps_ci95, one.num_samples) == (0.5, None, 3)
+
+
+@pytest.fixture(scope="module")
+def ceiling(tasks: Task) -> MarginalsResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation_origin, "benchmark_tasks", lambda _: tasks)
+        return run_marginals("ceiling-gp", seed=5)
+
+
+def test_a_result_round_trips_with_its_origin(ceiling: MarginalsResult, tmp_path: Path) -> None:
+    origin = ceiling.origin
+    assert (origin.name, origin.dataset, origin.seed) == ("ceiling-gp", "gp", 5)
+    assert len(origin.tasks) == 64
+    path = save_marginals(tmp_path / "new", ceiling)
+    assert path == tmp_path / "new" / "ceiling-gp-marginals.json"
+    assert load_marginals(path) == ceiling
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["marginals"].update(crps=0.0), "crps must be .* as its tasks say, got 0"),
+        (lambda d: d["marginals"].update(crps_ci95=None), "as its tasks say, got None"),
+        (lambda d: d["marginals"]["tasks"].pop(), "as its tasks say"),
+        (lambda d: d["marginals"]["tasks"][0].pop("crps"), r"tasks\[0\]\.crps is missing"),
+        (lambda d: d.update(extra=1), "result.extra = 1 is unknown"),
+        (lambda d: d.pop("marginals"), "marginals must be an object"),
+    ],
+)
+def test_a_changed_result_is_refused(
+    ceiling: MarginalsResult, tmp_path: Path, change: Any, message: str
+) -> None:
+    path = save_marginals(tmp_path, ceiling)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message) as caught:
+        load_marginals(path)
+    assert str(path) in str(caught.value)
+
+
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"name must be one of danp-sawtooth, .* got 'gp'"):
+        run_marginals("gp")
+    with pytest.raises(FileNotFoundError, match="no result at"):
+        load_marginals(tmp_path / "none.json")

@@ -1,0 +1,80 @@
+"""The results that come with the library: their hashes, and a few records computed again."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
+from danp_lib.storage.card import read_card
+from danp_lib._config import from_dict
+from danp_lib.evaluation.score import ESTIMATORS, evaluate_task
+from danp_lib.evaluation.results import (
+    CEILING,
+    Result,
+    load_results,
+    result_name,
+    results_folder,
+)
+from danp_lib.exact.oracles import ORACLES
+from danp_lib.storage.pretrained import load_pretrained, pretrained_path
+from danp_lib._random import spawn
+
+ENDINGS = tuple(f"-{estimator}.json" for estimator in ("exact", *ESTIMATORS))
+PATHS = sorted(p for p in results_folder().glob("*.json") if p.name.endswith(ENDINGS))
+RECOMPUTED = (129, 304)
+"""Rows of a set with 12 and 30 context points, where few samples give a stable estimate."""
+
+
+@cache
+def load(path: Path) -> Result:
+    return load_results(path)
+
+
+def test_there_are_results() -> None:
+    assert {f"{CEILING}-{dataset}-exact.json" for dataset in ORACLES} <= {p.name for p in PATHS}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None:
+    result = load(path)
+    origin = result.origin
+    assert path.name == result_name(origin.name, result.evaluation.estimator)
+    assert origin.tasks == sha256(benchmark_path(origin.dataset))
+    assert result.evaluation.num_tasks == 310
+    assert origin.commit is not None
+    assert "dirty" not in origin.commit
+    if origin.weights is None:
+        assert origin.name.startswith(CEILING)
+        return
+    weights = pretrained_path(origin.name)
+    assert origin.weights == sha256(weights) == read_card(weights).sha256
+    config = load_pretrained(origin.name).config
+    assert from_dict(type(config), result.configuration) == config
+
+
+@pytest.mark.parametrize("row", RECOMPUTED)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_record_comes_out_again(path: Path, row: int) -> None:
+    result = load(path)
+    origin, record = result.origin, result.evaluation.tasks[row]
+    exact = origin.weights is None
+    model = ORACLES[origin.dataset]() if exact else load_pretrained(origin.name)
+    tasks = benchmark_tasks(origin.dataset)
+    stream = spawn(torch.Generator().manual_seed(origin.seed), tasks.batch_size)[row]
+    estimator = "both" if record.estimator == "exact" else record.estimator
+    again = evaluate_task(
+        model,
+        tasks[row],
+        estimator=estimator,  # type: ignore[arg-type]
+        num_samples=record.num_samples,
+        generator=stream,
+    )
+    assert again.context_size == record.context_size == (12, 30)[RECOMPUTED.index(row)]
+    assert again.estimator == record.estimator
+    assert again.forward_passes == record.forward_passes
+    # Another processor rounds differently, and the network passes that on.
+    assert again.log_likelihood == pytest.approx(record.log_likelihood, abs=0.02)

@@ -1,0 +1,136 @@
+"""Table 1: the paper's numbers, ours, and what stands beside them."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from danp_lib.storage.card import Hardware
+from danp_lib.evaluation.score import ESTIMATORS, Evaluation, TaskRecord
+from danp_lib.evaluation.marginals import (
+    MarginalRecord,
+    Marginals,
+    MarginalsResult,
+    save_marginals,
+)
+from danp_lib.evaluation.origin import Origin
+from danp_lib.evaluation.results import Result, result_name, save_results
+from danp_lib.evaluation.table import (
+    ESTIMATOR_OF,
+    FURTHER,
+    MEASURES,
+    PAPER,
+    PAPERS_ESTIMATOR,
+    table,
+)
+
+CONTRACT = {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
+MODELS = ["danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"]
+RECORD = TaskRecord(3, -1.0, "both", 512, 12.5, 1537, 2.0)
+
+
+def origin(name: str, weights: str | None = "a" * 64) -> Origin:
+    dataset = name.rsplit("-", 1)[1]
+    machine = Hardware("a processor", None, 1)
+    return Origin(name, dataset, weights, "b" * 64, 0, None, machine, "0.1.0", "2.13.0")
+
+
+def save(folder: Path, name: str, *records: TaskRecord, weights: str | None = "a" * 64) -> Path:
+    return save_results(
+        folder, Result(origin(name, weights), {}, Evaluation.summarize(records or [RECORD] * 2))
+    )
+
+
+def save_marginal(folder: Path, name: str, weights: str | None = "a" * 64) -> Path:
+    records = [MarginalRecord(0, 0.25, 0.5, 0.75, 1.0), MarginalRecord(1, 0.75, 0.25, 1.0, 1.0)]
+    marginals = Marginals.summarize(records, num_samples=256)
+    return save_marginals(folder, MarginalsResult(origin(name, weights), {}, marginals))
+
+
+def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {"sawtooth", "square", "gp"}
+    for dataset, rows in found.items():
+        assert list(rows) == MODELS
+        for model, row in rows.items():
+            assert set(row) == CONTRACT | set(MEASURES)
+            expected = PAPER[dataset].get(model, (None, None))
+            assert (row.pop("paper"), row.pop("paper_ci95")) == expected
+            assert set(row.values()) == {None}
+    # What the paper concludes from its table.
+    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items()}
+    assert best == {"sawtooth": "danp", "square": "danp", "gp": "convgnp"}
+
+
+def test_it_shows_the_results_there_are(tmp_path: Path) -> None:
+    save(tmp_path, "danp-gp", RECORD, replace(RECORD, log_likelihood=1.0, seconds=4.0))
+    exact = replace(RECORD, estimator="exact", num_samples=1, forward_passes=0)
+    save(tmp_path, "ceiling-gp", exact, weights=None)
+    rows = table(tmp_path)["gp"]
+    assert list(rows) == MODELS
+    danp, ceiling = rows["danp"], rows["ceiling"]
+    assert danp["ours"] == pytest.approx((math.exp(-1) + math.exp(1)) / 2)
+    assert danp["ours_ci95"] == pytest.approx(1.96 * (math.exp(1) - math.exp(-1)) / 2)
+    assert (danp["paper"], danp["paper_ci95"]) == PAPER["gp"]["danp"]
+    assert (danp["estimator"], danp["num_samples"], danp["fewest_samples"]) == ("both", 512, 512)
+    assert danp["mean_log_likelihood"] == 0.0
+    assert (danp["forward_passes"], danp["seconds"]) == (1537, 3.0)  # a task
+    assert danp["crps"] is None
+    assert (ceiling["ours"], ceiling["ours_ci95"]) == (pytest.approx(math.exp(-1)), None)
+    assert (ceiling["estimator"], ceiling["num_samples"]) == ("exact", 1)
+    assert rows["convcnp"]["ours"] is None
+
+
+def test_the_marginals_stand_beside_the_scores(tmp_path: Path) -> None:
+    save(tmp_path, "danp-gp")
+    save_marginal(tmp_path, "danp-gp")
+    save_marginal(tmp_path, "convcnp-gp", weights="c" * 64)
+    rows = table(tmp_path)["gp"]
+    for model in ("danp", "convcnp"):
+        assert rows[model]["crps"] == 0.5
+        assert rows[model]["crps_ci95"] == pytest.approx(1.96 * 0.25)
+        assert (rows[model]["coverage_50"], rows[model]["coverage_90"]) == (0.375, 0.875)
+    assert rows["convcnp"]["ours"] is None
+
+
+def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> None:
+    many = replace(RECORD, estimator="model", num_samples=50_000)
+    save(tmp_path, "danp-gp", many, replace(many, num_samples=5_000))
+    save(tmp_path, "danp-seed1-gp", weights="d" * 64)
+    save_marginal(tmp_path, "danp-gp")
+    save_marginal(tmp_path, "danp-seed1-gp", weights="d" * 64)
+    found = table(tmp_path)
+    rows = found["gp"]
+    assert list(rows) == ["danp", *FURTHER, *MODELS[1:]]
+    papers, second = rows[PAPERS_ESTIMATOR], rows["danp-seed1"]
+    assert (papers["num_samples"], papers["fewest_samples"]) == (50_000, 5_000)
+    assert papers["estimator"] == "model"
+    # The paper's number was estimated so, on the paper's model.
+    assert papers["paper"] == PAPER["gp"]["danp"][0]
+    assert second["paper"] is None
+    assert second["ours"] == pytest.approx(math.exp(-1))
+    # The marginals are the model's, whatever estimates its likelihood.
+    assert (rows["danp"]["crps"], second["crps"], papers["crps"]) == (0.5, 0.5, None)
+    assert list(found["square"]) == MODELS
+
+
+def test_a_result_under_another_name_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, "danp-gp")
+    path.rename(tmp_path / result_name("danp-square", "both"))
+    with pytest.raises(ValueError, match=r"must be a result of danp-square \(both\), .* danp-gp"):
+        table(tmp_path)
+
+
+def test_marginals_of_other_weights_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, "danp-gp")
+    save_marginal(tmp_path, "danp-gp", weights="e" * 64)
+    with pytest.raises(ValueError, match=r"danp-gp-marginals\.json must be .*aaa.* got .*eee"):
+        table(tmp_path)
+
+
+def test_every_row_names_an_estimator() -> None:
+    assert set(ESTIMATOR_OF.values()) <= {"exact", *ESTIMATORS}
+    assert {estimator for _, estimator in FURTHER.values()} <= set(ESTIMATORS)

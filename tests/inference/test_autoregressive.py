@@ -1,0 +1,216 @@
+"""The rollout: its chain, its orders, its counts."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
+from danp_lib._random import spawn
+from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob, ar_sample
+from danp_lib.data.points import PointSet, Task
+
+BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(kind: type[ConvNP], rank: int = 0) -> ConvNP:
+    # PyTorch's layers draw their weights from the global generator only.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return kind(ConvNPConfig(**BASE, rank=rank)).double()  # type: ignore[arg-type]
+
+
+def build_danp(num_levels: int, rank: int = 2) -> DANP:
+    base = ConvNPConfig(**BASE, rank=rank)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DANP(DANPConfig(base, num_levels=num_levels, beta=0.2, num_auxiliary=5)).double()
+
+
+@pytest.fixture
+def task() -> Task:
+    """Three tasks with padded contexts, an empty one among them."""
+    prior = GaussianProcess()
+    full = prior.sample_task(
+        3, context_size=4, num_targets=6, generator=seeded(0), dtype=torch.float64
+    )
+    sizes = torch.tensor([0, 2, 4])
+    keep = torch.arange(4) < sizes[:, None]
+    y = full.yc.masked_fill(~keep[..., None], math.nan)
+    return Task(PointSet(full.xc, y, keep), full.target)
+
+
+def chain_by_hand(model: ConvNP | DANP, task: Task, seed: int, num_samples: int = 1) -> Tensor:
+    for_orders, for_samples = spawn(seeded(seed), 2)
+    values = []
+    for row in range(task.batch_size):
+        known = task.context[row].compact()
+        total = torch.zeros((), dtype=torch.float64)
+        for n in torch.randperm(task.target.num_points, generator=for_orders).tolist():
+            x, y = task.xt[row, n].reshape(1, 1, 1), task.yt[row, n].reshape(1, 1, 1)
+            if isinstance(model, DANP):
+                total += model.predict(
+                    known, x, generator=for_samples, num_samples=num_samples
+                ).log_prob(y)[0]
+            else:
+                total += model.predict(known, x).log_prob(y)[0]
+            known = known.concat(PointSet(x, y))
+        values.append(total)
+    return torch.stack(values)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [build(ConvCNP), build(ARConvCNP), build(ConvGNP, 3)],
+    ids=["convcnp", "ar-convcnp", "convgnp"],
+)
+def test_log_prob_equals_a_chain_written_by_hand(model: ConvNP, task: Task) -> None:
+    result = ar_log_prob(model, task, generator=seeded(5))
+    torch.testing.assert_close(result.values, chain_by_hand(model, task, 5), rtol=1e-10, atol=1e-10)
+    assert result.forward_passes == 3 * 6
+
+
+def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task) -> None:
+    model = build_danp(num_levels=2)
+    result = ar_log_prob(model, task, generator=seeded(5), num_samples=3)
+    by_hand = chain_by_hand(model, task, 5, num_samples=3)
+    torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
+    assert result.forward_passes == 3 * 6 * (1 + 2 * 3)
+
+
+def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
+    base, danp = build(ConvCNP), build_danp(num_levels=0, rank=0)
+    danp.core.load_state_dict(base.core.state_dict())
+    expected = ar_log_prob(base, task, generator=seeded(1))
+    found = ar_log_prob(danp, task, generator=seeded(1), num_samples=7)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=1e-12)
+    assert found.forward_passes == expected.forward_passes
+
+    options = {"num_samples": 4}
+    samples = [
+        ar_sample(model, task.context, task.xt, generator=seeded(2), **options)
+        for model in (base, danp)
+    ]
+    torch.testing.assert_close(samples[0].values, samples[1].values, rtol=1e-12, atol=1e-12)
+    assert samples[0].forward_passes == samples[1].forward_passes == 4 * 3 * 6
+
+
+def test_the_order_of_the_targets_changes_the_value(task: Task) -> None:
+    """The inconsistency of the paper's Section 1: no joint distribution stands behind the chain."""
+    model = build(ARConvCNP)
+    one, other = (ar_log_prob(model, task, generator=seeded(s)).values for s in (1, 2))
+    assert (one - other).abs().min() > 1e-4
+    single = Task(task.context, PointSet(task.xt[:, :1], task.yt[:, :1]))
+    one, other = (ar_log_prob(model, single, generator=seeded(s)).values for s in (1, 2))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def exact_regression(context: PointSet, xt: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of noisy values of a Gaussian process, for one context."""
+    kernel, noise = GaussianProcess(length_scale=0.4).kernel, 1e-3
+    known = context.compact()
+    prior = kernel(known.x, known.x)[0] + noise * torch.eye(known.num_points)
+    gain = torch.linalg.solve(prior, kernel(known.x, xt)[0]).T
+    covariance = kernel(xt, xt)[0] - gain @ kernel(known.x, xt)[0]
+    return gain @ known.y[0], covariance + noise * torch.eye(xt.shape[1])
+
+
+class ExactGP(ConvCNP):
+    """The marginals of exact regression, for which every order gives the same joint density."""
+
+    def forward_unchecked(self, context: PointSet, xt: Tensor) -> LowRankNormal:
+        rows = [exact_regression(context[i], xt[i : i + 1]) for i in range(len(xt))]
+        mean, covariance = (torch.stack(part) for part in zip(*rows, strict=True))
+        return DiagonalNormal(mean, covariance.diagonal(dim1=1, dim2=2).unsqueeze(-1))
+
+
+def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task) -> None:
+    for row, seed in ((0, 1), (1, 2), (2, 3)):
+        one = task[row]
+        mean, covariance = exact_regression(one.context, one.xt)
+        joint = torch.distributions.MultivariateNormal(mean[:, 0], covariance)
+        found = ar_log_prob(build(ExactGP), one, generator=seeded(seed)).values
+        torch.testing.assert_close(found[0], joint.log_prob(one.yt[0, :, 0]), rtol=1e-9, atol=1e-9)
+
+
+def test_samples_of_exact_conditionals_have_the_joint_covariance(task: Task) -> None:
+    model, count = build(ExactGP), 1000
+    one = task[1]
+    mean, covariance = exact_regression(one.context, one.xt)
+    samples = ar_sample(model, one.context, one.xt, num_samples=count, generator=seeded(3)).values
+    assert samples.shape == (count, 1, 6, 1)
+    sd = covariance.diagonal().sqrt()
+    z = (samples[:, 0, :, 0] - mean[:, 0]) / sd
+    correlation = covariance / torch.outer(sd, sd)
+    # Five standard errors of a mean, and of a product of two normal numbers.
+    assert z.mean(dim=0).abs().max() < 5 / count**0.5
+    assert (z.T @ z / count - correlation).abs().max() < 5 * (2 / count) ** 0.5
+    assert correlation.tril(-1).abs().max() > 0.6  # which independent draws would not have
+
+
+def test_samples_of_a_danp_have_the_moments_of_its_mixture(task: Task) -> None:
+    model, count = build_danp(num_levels=2), 4000
+    one, x = task[2], task.xt[2:, :1]
+    mixture = model.predict(one.context, x, num_samples=4000, generator=seeded(4))
+    result = ar_sample(model, one.context, x, num_samples=count, generator=seeded(5))
+    z = (result.values.flatten() - mixture.mean.flatten()) / mixture.stddev.flatten()
+    # The mixture's moments are estimates too, from as many samples.
+    assert z.mean().abs() < 5 * (2 / count) ** 0.5
+    assert (z.square().mean() - 1).abs() < 5 * (4 / count) ** 0.5
+    assert result.forward_passes == count * 3
+
+
+@pytest.mark.parametrize("model", [build(ConvCNP), build_danp(2)], ids=["convcnp", "danp"])
+def test_chunk_size_changes_nothing(model: ConvNP | DANP, task: Task) -> None:
+    values = [
+        ar_log_prob(model, task, generator=seeded(1), num_samples=5, chunk_size=size).values
+        for size in (2, 256)
+    ]
+    torch.testing.assert_close(*values, rtol=1e-10, atol=1e-10)
+    samples = [
+        ar_sample(
+            model, task.context, task.xt, num_samples=5, generator=seeded(1), chunk_size=size
+        ).values
+        for size in (2, 256)
+    ]
+    torch.testing.assert_close(*samples, rtol=1e-10, atol=1e-10)
+
+
+def test_one_context_serves_many_sets_of_inputs(task: Task) -> None:
+    result = ar_sample(build(ConvCNP), task.context[1], task.xt, num_samples=2, generator=seeded(0))
+    assert result.values.shape == (2, 3, 6, 1)
+    assert result.forward_passes == 2 * 3 * 6
+
+
+def test_wrong_arguments_are_refused_by_name(task: Task) -> None:
+    model = build(ConvCNP)
+    with pytest.raises(ValueError, match=r"num_samples must be >= 1, got 0"):
+        ar_sample(model, task.context, task.xt, num_samples=0, generator=seeded(0))
+    with pytest.raises(ValueError, match=r"chunk_size must be >= 1, got -1"):
+        ar_log_prob(model, task, generator=seeded(0), chunk_size=-1)
+    with pytest.raises(ValueError, match="xt must lie in the model's domain"):
+        ar_sample(model, task.context, task.xt + 5, num_samples=1, generator=seeded(0))
+    hidden = Task(task.context, task.target.masked_where(torch.tensor([True, False, True])))
+    with pytest.raises(ValueError, match=r"every target point must be real, .* at \[1, 0\]"):
+        ar_log_prob(model, hidden, generator=seeded(0))
+
+
+@pytest.mark.parametrize("num_targets", [1, 6])
+def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
+    task: Task, num_targets: int
+) -> None:
+    y = task.yt[:, :num_targets].clone()
+    y[2, num_targets - 1] = math.nan
+    missing = Task(task.context, PointSet(task.xt[:, :num_targets], y))
+    for seed in range(4):
+        place = rf"target\.y must be finite .* at \[2, {num_targets - 1}\]"
+        with pytest.raises(ValueError, match=place):
+            ar_log_prob(build(ConvCNP), missing, generator=seeded(seed))

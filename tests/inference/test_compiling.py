@@ -1,0 +1,77 @@
+"""A compiled network says what it said before, and a result says where it was used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from contracts import small_config
+
+from danp_lib.evaluation import origin as evaluation_origin
+from danp_lib.evaluation import results as evaluation_results
+from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, TaskRecord
+from danp_lib.evaluation.origin import load_subject
+from danp_lib.evaluation.results import run_benchmark
+from danp_lib.data.generators import Sawtooth
+
+
+def test_without_a_compiler_or_a_cpu_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not can_compile("cpu")
+    monkeypatch.setenv("CXX", "sh")
+    assert can_compile("cpu")
+    assert not can_compile(torch.device("cuda"))
+
+
+def test_a_result_says_compiled_only_of_samples_by_a_compiled_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(
+        evaluation_origin, "compile_unet", lambda model, **_: compiled.append(model)
+    )
+    monkeypatch.setattr(evaluation_origin, "can_compile", lambda device: True)
+    for name in ("ceiling-gp", "convgnp-gp", "ar-convcnp-gp"):
+        assert not load_subject(name, seed=0, compiled=True).origin.compiled
+    assert compiled == []
+    subject = load_subject("danp-gp", seed=0, compiled=True)
+    assert subject.origin.compiled
+    assert compiled == [subject.model]
+
+    nothing = Evaluation.summarize([TaskRecord(0, 0.0, "both", 256, 1.0, 1, 0.0)])
+    monkeypatch.setattr(evaluation_results, "evaluate", lambda *_, **__: nothing)
+    for num_samples in (CHUNK_SIZE - 1, CHUNK_SIZE):
+        result = run_benchmark("danp-gp", num_samples=num_samples, compiled=True)
+        assert result.origin.compiled == (num_samples == CHUNK_SIZE)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
+@pytest.mark.skipif(not can_compile("cpu"), reason="there is no C++ compiler")
+def test_a_compiled_network_predicts_the_same() -> None:
+    model = DANP(DANPConfig(base=small_config(rank=4), num_levels=1, num_auxiliary=10)).eval()
+    task = Sawtooth().sample_task(
+        1, context_size=5, num_targets=10, generator=torch.Generator().manual_seed(0)
+    )
+
+    def estimate(chunk_size: int) -> float:
+        generator = torch.Generator().manual_seed(1)
+        return float(
+            log_likelihood(
+                model, task, num_samples=32, chunk_size=chunk_size, generator=generator
+            ).values
+        )
+
+    before = estimate(16)
+    compile_unet(model, batch_size=16)
+    assert estimate(16) == pytest.approx(before, abs=1e-3)
+    # Its weights are constants by now, and batches of other sizes still pass through the model's.
+    unet = model.core.unet
+    x = torch.ones(16, 4, len(model.core.grid))
+    with torch.no_grad():
+        passed, eager = unet(x), unet(x[:8])
+        torch.testing.assert_close(passed[:8], eager, rtol=0, atol=1e-5)
+        next(iter(unet.parameters())).zero_()
+        torch.testing.assert_close(unet(x), passed, rtol=0, atol=0)
+        assert (unet(x[:8]) - eager).abs().max() > 1e-3

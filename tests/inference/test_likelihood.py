@@ -1,0 +1,369 @@
+"""The likelihood estimators, against a model whose likelihood is known."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.inference.likelihood import (
+    LogLikelihood,
+    effective_sample_size,
+    log_likelihood,
+    log_mean,
+    log_weights,
+)
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.data.points import PointSet, Task
+
+Estimator = Literal["model", "noising", "both"]
+Inputs = Literal["uniform", "target"]
+ESTIMATORS: tuple[Estimator, ...] = ("model", "noising", "both")
+SMALL = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
+POINTS = 3
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def draw_task(*, num_targets: int = 4, batch_size: int = 1, scale: float = 0.2) -> Task:
+    task = GaussianProcess(length_scale=1.0).sample_task(
+        batch_size,
+        context_size=3,
+        num_targets=num_targets,
+        pool_size=64,
+        generator=seeded(0),
+        dtype=torch.float64,
+    )
+    assert task.pool is not None
+    sets = (task.context, task.target, task.pool)
+    return Task(*(PointSet(points.x, scale * points.y, points.mask) for points in sets))
+
+
+class LinearGaussianCore(ConvNPCore):
+    """Predictives that are linear in the means of the other sets' outputs, in place of a network.
+
+    With c the mean of the context's outputs, and m_f that of level f's:
+
+    - level 2: 0.5 c + 0.3 e_2 + noise of variance 0.10,
+    - level 1: 0.2 c + 0.6 m_2 + 0.2 e_1 + noise of variance 0.12,
+    - level 0: (1 + x / 2) (0.1 c + r (0.7 m_1 + 0.4 m_2)) + 0.3 x e_0 + noise of variance 0.05,
+
+    where every e_f is a standard normal number that the points of the level share.
+    """
+
+    reliance = 1.0  # r
+    weights = ((0.1, 0.7, 0.4), (0.2, 0.0, 0.6), (0.5, 0.0, 0.0))
+    loadings = (0.3, 0.2, 0.3)
+    variances = (0.05, 0.12, 0.10)
+
+    def encode_set(self, points: PointSet, index: int) -> Tensor:
+        count = points.mask.sum(dim=1).double()
+        total = points.y.squeeze(-1).masked_fill(~points.mask, 0.0).sum(dim=1)
+        return torch.stack([count, total / count.clamp(min=1.0)], dim=1).unsqueeze(-1)
+
+    def features(self, encoding: Tensor) -> Tensor:
+        return encoding
+
+    def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
+        assert isinstance(index, int)
+        of_context, *of_levels = self.weights[index]
+        weights = torch.tensor([of_context, *(self.reliance * w for w in of_levels)]).double()
+        mean = (features[:, 1::2, 0] @ weights).reshape(-1, 1, 1)
+        mean = mean * (1 + xt / 2 if index == 0 else torch.ones_like(xt))
+        factor = self.loadings[index] * (xt if index == 0 else torch.ones_like(xt))
+        factor = factor.expand_as(mean)
+        return LowRankNormal(mean, torch.full_like(mean, self.variances[index]), factor)
+
+
+def linear_gaussian(reliance: float = 1.0) -> DANP:
+    base = ConvNPConfig(**SMALL, rank=1)  # type: ignore[arg-type]
+    config = DANPConfig(base, 2, 0.5, POINTS)
+    model = DANP(config)
+    model.core = LinearGaussianCore(config.base, num_sets=3)
+    model.core.reliance = reliance
+    return model.double()
+
+
+def closed_form(task: Task, num_points: int) -> Tensor:
+    """The log-likelihood of the linear-Gaussian model, with so many points in each level."""
+    c = float(task.yc[task.context.mask].mean())
+    mean_2, mean_1 = 0.5 * c, (0.2 + 0.6 * 0.5) * c
+    variance_2, own_1 = 0.3**2 + 0.10 / num_points, 0.2**2 + 0.12 / num_points
+    mean = 0.1 * c + 0.7 * mean_1 + 0.4 * mean_2
+    variance = 0.7**2 * own_1 + (0.7 * 0.6 + 0.4) ** 2 * variance_2
+    x = task.xt[0, :, 0]
+    h = 1 + x / 2
+    covariance = (
+        variance * torch.outer(h, h) + 0.3**2 * torch.outer(x, x) + 0.05 * torch.eye(len(x))
+    )
+    return torch.distributions.MultivariateNormal(mean * h, covariance).log_prob(task.yt[0, :, 0])
+
+
+def relative_error(result: LogLikelihood, num_samples: int) -> Tensor:
+    """The standard error of each likelihood, relative to it: that of the mean of its weights."""
+    return (1 / result.effective_sample_size - 1 / num_samples).sqrt()
+
+
+@pytest.mark.parametrize("inputs", ["uniform", "target"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_agrees_with_the_closed_form(estimator: Estimator, inputs: Inputs) -> None:
+    task, count = draw_task(), 6000
+    result = log_likelihood(
+        linear_gaussian(),
+        task,
+        estimator=estimator,
+        num_samples=count,
+        auxiliary_inputs=inputs,
+        generator=seeded(1),
+        chunk_size=2000,
+    )
+    expected = closed_form(task, POINTS if inputs == "uniform" else task.target.num_points)
+    error = relative_error(result, count)
+    assert error < 0.06  # else the next line could not fail
+    assert abs(float((result.values - expected).exp() - 1)) < 4 * error
+
+
+@pytest.mark.parametrize(("estimator", "num_samples"), [("model", 1), ("noising", 1), ("both", 3)])
+def test_is_unbiased_however_few_the_samples(estimator: Estimator, num_samples: int) -> None:
+    task, repeats = draw_task(), 600
+    many = task[torch.zeros(repeats, dtype=torch.long)]
+    values = log_likelihood(
+        linear_gaussian(), many, estimator=estimator, num_samples=num_samples, generator=seeded(2)
+    ).values
+    ratios = (values - closed_form(task, POINTS)).exp()
+    error = float(ratios.std()) / repeats**0.5
+    assert error < 0.1
+    assert abs(float(ratios.mean()) - 1) < 4 * error
+    # So the logarithm is a lower bound in expectation.
+    assert float(values.mean()) < float(closed_form(task, POINTS))
+
+
+def random_danp(num_levels: int = 2, rank: int = 2) -> DANP:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        base = ConvNPConfig(**SMALL, rank=rank, variance_offset=-2.0)  # type: ignore[arg-type]
+        return DANP(DANPConfig(base, num_levels, beta=0.5, num_auxiliary=POINTS)).double()
+
+
+def test_estimators_agree_on_a_network() -> None:
+    task, count = draw_task(batch_size=2), 2000
+    results = [
+        log_likelihood(
+            random_danp(),
+            task,
+            estimator=estimator,
+            num_samples=count,
+            generator=seeded(3),
+            chunk_size=1000,
+        )
+        for estimator in ESTIMATORS
+    ]
+    errors = [relative_error(result, count) for result in results]
+    assert torch.stack(errors).max() < 0.2
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        difference = (results[a].values - results[b].values).abs()
+        assert (difference < 4 * (errors[a] ** 2 + errors[b] ** 2).sqrt()).all()
+
+
+@pytest.mark.parametrize("inputs", ["uniform", "target"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_chunk_size_changes_nothing(estimator: Estimator, inputs: Inputs) -> None:
+    task = draw_task(batch_size=2)
+    results = [
+        log_likelihood(
+            random_danp(),
+            task,
+            estimator=estimator,
+            num_samples=7,
+            auxiliary_inputs=inputs,
+            generator=seeded(4),
+            chunk_size=size,
+        )
+        for size in (1, 3, 256)
+    ]
+    for other in results[1:]:
+        torch.testing.assert_close(other.values, results[0].values, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            other.effective_sample_size, results[0].effective_sample_size, rtol=1e-10, atol=1e-10
+        )
+    assert results[0].forward_passes == 2 * (1 + 2 * 7)
+    assert (results[0].effective_sample_size < 7).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_first_samples_of_many_are_an_estimate_with_few(estimator: Estimator) -> None:
+    model, task = random_danp(), draw_task()
+    many = log_weights(model, task, estimator=estimator, num_samples=12, generator=seeded(9))
+    assert many.shape == (12,)
+    for count in (2, 6, 12):
+        expected = log_likelihood(
+            model, task, estimator=estimator, num_samples=count, generator=seeded(9), chunk_size=5
+        )
+        few = many[:count]
+        torch.testing.assert_close(log_mean(few), expected.values[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            effective_sample_size(few), expected.effective_sample_size[0], rtol=1e-9, atol=1e-9
+        )
+    with pytest.raises(ValueError, match="a batch of one, got 2"):
+        log_weights(model, draw_task(batch_size=2), generator=seeded(0))
+
+
+def test_equal_weights_have_full_effective_sample_size() -> None:
+    result = log_likelihood(
+        linear_gaussian(reliance=0.0),
+        draw_task(),
+        estimator="model",
+        num_samples=37,
+        generator=seeded(5),
+    )
+    torch.testing.assert_close(
+        result.effective_sample_size, torch.tensor([37.0], dtype=torch.float64)
+    )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_without_levels_it_is_exact(estimator: Estimator) -> None:
+    task = draw_task(batch_size=2)
+    model, base = random_danp(num_levels=0), ConvGNP(random_danp().config.base).double()
+    base.core.load_state_dict(model.core.state_dict())
+    expected = base.predict(task.context, task.xt).log_prob(task.yt)
+    for one in (model, base):
+        result = log_likelihood(one, task, estimator=estimator, generator=seeded(6))
+        torch.testing.assert_close(result.values, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(result.effective_sample_size, torch.ones(2).double())
+        assert result.forward_passes == 2
+
+
+def baseline() -> ConvCNP:
+    return ConvCNP(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
+
+
+def test_baseline_ignores_the_pool_and_the_samples() -> None:
+    task = draw_task(batch_size=2)
+    model = baseline()
+    one = log_likelihood(model, task, generator=seeded(0))
+    other = log_likelihood(
+        model, Task(task.context, task.target), num_samples=1, generator=seeded(1)
+    )
+    torch.testing.assert_close(one.values, other.values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ["noising", "both"])
+def test_without_a_pool_the_auxiliary_inputs_are_the_targets(estimator: Estimator) -> None:
+    task = draw_task()
+    options = {"estimator": estimator, "num_samples": 6}
+    bare = Task(task.context, task.target)
+    default = log_likelihood(random_danp(), bare, generator=seeded(7), **options)  # type: ignore[arg-type]
+    at_targets = log_likelihood(
+        random_danp(),
+        task,
+        generator=seeded(7),
+        auxiliary_inputs="target",
+        **options,  # type: ignore[arg-type]
+    )
+    uniform = log_likelihood(random_danp(), task, generator=seeded(7), **options)  # type: ignore[arg-type]
+    torch.testing.assert_close(default.values, at_targets.values, rtol=0, atol=0)
+    assert (default.values - uniform.values).abs() > 1e-6
+
+
+def test_the_models_own_estimate_never_reads_the_pool() -> None:
+    task = draw_task()
+    options = {"estimator": "model", "num_samples": 4}
+    bare = Task(task.context, task.target)
+    values = [
+        log_likelihood(random_danp(), t, generator=seeded(8), **options).values  # type: ignore[arg-type]
+        for t in (task, bare)
+    ]
+    torch.testing.assert_close(*values, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": "best"}, "estimator must be .* got 'best'"),
+        ({"auxiliary_inputs": "grid"}, "auxiliary_inputs must be .* got 'grid'"),
+        ({"num_samples": 0, "estimator": "model"}, "num_samples must be >= 1 .* got 0"),
+        ({"num_samples": 1}, "num_samples must be >= 2 .* got 1"),
+        ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    for function in (log_likelihood, log_weights):
+        with pytest.raises(ValueError, match=message):
+            function(random_danp(), draw_task(), generator=seeded(0), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": "best"}, "estimator must be .* got 'best'"),
+        ({"auxiliary_inputs": "grid"}, "auxiliary_inputs must be .* got 'grid'"),
+        ({"num_samples": 0}, "num_samples must be >= 1 .* got 0"),
+        ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
+    ],
+)
+def test_a_baseline_refuses_them_too(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        log_likelihood(baseline(), draw_task(), generator=seeded(0), **options)
+
+
+def test_wrong_tasks_are_refused_by_name() -> None:
+    task, model = draw_task(), random_danp()
+    assert task.pool is not None
+    short = Task(task.context, task.target, PointSet(task.pool.x[:, :5], task.pool.y[:, :5]))
+    with pytest.raises(ValueError, match=r"needs a pool of at least 6 points .* got 5"):
+        log_likelihood(model, short, generator=seeded(0))
+    with pytest.raises(ValueError, match=r"needs a pool .* got 0"):
+        log_likelihood(
+            model,
+            Task(task.context, task.target),
+            auxiliary_inputs="uniform",
+            generator=seeded(0),
+        )
+    with pytest.raises(ValueError, match="dtype"):
+        log_likelihood(model, task.to(torch.float32), generator=seeded(0))
+    y = task.yt.clone()
+    y[0, 2] = torch.nan
+    missing = Task(task.context, PointSet(task.xt, y), task.pool)
+    for one in (model, baseline()):
+        with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[0, 2\]"):
+            log_likelihood(one, missing, generator=seeded(0))
+
+
+def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None:
+    task, model = draw_task(), random_danp()
+    pool = task.pool
+    assert pool is not None
+    for wrong, message in (
+        (PointSet(pool.x + 40.0, pool.y), r"pool\.x must lie in the model's domain"),
+        (pool.to(torch.float32), r"pool\.x must have the model's dtype torch.float64"),
+    ):
+        other = replace(task, pool=wrong)
+        for function in (log_likelihood, log_weights):
+            with pytest.raises(ValueError, match=message):
+                function(model, other, num_samples=2, generator=seeded(0))
+        for unused in ({"estimator": "model"}, {"auxiliary_inputs": "target"}):
+            log_likelihood(model, other, num_samples=2, generator=seeded(0), **unused)  # type: ignore[arg-type]
+        log_likelihood(random_danp(num_levels=0), other, generator=seeded(0))
+
+
+@pytest.mark.parametrize("hidden", ["target", "pool"])
+@pytest.mark.parametrize("value", [9.0, float("nan")])
+def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
+    task = draw_task()
+    points = getattr(task, hidden)
+    padding = PointSet(points.x[:, :2], torch.full((1, 2, 1), value, dtype=torch.float64))
+    padded = points.concat(padding.masked_where(False))
+    task = replace(task, **{hidden: padded})
+    place = rf"every {hidden} point must be real, got a masked one at \[0, {points.num_points}\]"
+    for model in (random_danp(), baseline()):
+        with pytest.raises(ValueError, match=place):
+            log_likelihood(model, task, generator=seeded(0))
+    with pytest.raises(ValueError, match=place):
+        log_weights(random_danp(), task, generator=seeded(0))

@@ -1,0 +1,178 @@
+"""The ConvCNP and the ConvGNP."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from contracts import (
+    PredictiveContract,
+    assert_same,
+    draw_set,
+    seeded,
+    small_config,
+)
+from torch import Tensor
+
+from danp_lib.models.convnp import (
+    ConvCNP,
+    ConvGNP,
+    ConvNPConfig,
+    ConvNPCore,
+    count_parameters,
+    paper_config,
+)
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.data.points import PointSet
+
+
+class TestConvCNP(PredictiveContract):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvCNP:
+        return seeded(ConvCNP, small_config(domain=domain, rank=0))
+
+    def predict(
+        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
+    ) -> LowRankNormal:
+        return model.predict(context, xt)
+
+    def test_outputs_are_independent(self) -> None:
+        predictive = self.predict(self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x)
+        assert isinstance(predictive, DiagonalNormal)
+        expected = torch.diag_embed(predictive.variance.squeeze(-1))
+        assert torch.equal(predictive.covariance_matrix, expected)
+
+
+class TestConvGNP(PredictiveContract):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
+        return seeded(ConvGNP, small_config(domain=domain))
+
+    def predict(
+        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
+    ) -> LowRankNormal:
+        return model.predict(context, xt)
+
+    def test_outputs_are_correlated(self) -> None:
+        predictive = self.predict(self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x)
+        off_diagonal = predictive.covariance_matrix[0] - torch.diag(predictive.variance[0, :, 0])
+        assert off_diagonal.abs().max() > 1e-4
+
+
+class TestConditionedConvGNP(TestConvGNP):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
+        return seeded(ConvGNP, small_config(domain=domain, conditioned=True))
+
+
+class TestPaperConvGNP(TestConvGNP):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
+        scales = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 4.0}
+        return seeded(ConvGNP, small_config(domain=domain, unet="paper", head_layers=0, **scales))
+
+
+@pytest.mark.parametrize(
+    ("config", "num_sets", "count"),
+    [
+        (paper_config(rank=0), 1, 329_220),
+        (paper_config(), 1, 337_540),
+        (paper_config(), 3, 347_402),
+        (paper_config(), 4, 352_333),
+        (ConvNPConfig(), 4, 361_741),
+    ],
+)
+def test_number_of_parameters(config: ConvNPConfig, num_sets: int, count: int) -> None:
+    assert count_parameters(ConvNPCore(config, num_sets)) == count
+
+
+class TestTranslation:
+    """Shifting the inputs inside a fixed domain, whose grid stays.
+
+    The stride of the coarsest layer is 8 grid points, half a unit. Whole strides move every layer's
+    activations along, so that only the zeros beyond the ends of the grid can tell; their effect
+    stops at the receptive field, 53 grid points or 1.7 units to either side for the paper's U-Net.
+    Other amounts are met by the sampling of the layers and of the grid too. Both bounds are about
+    three times what these weights give, where the context's outputs have standard deviation 1.
+    """
+
+    @pytest.fixture(params=["paper", "full-resolution"])
+    def model(self, request: pytest.FixtureRequest) -> ConvGNP:
+        return seeded(ConvGNP, small_config(domain=(-6.0, 6.0), unet=request.param))
+
+    def change(self, model: ConvGNP, shift: float) -> float:
+        context, xt = draw_set(4, 6, 0, width=1.0), draw_set(4, 50, 1, width=1.0).x
+        moved = PointSet(context.x + shift, context.y)
+        before, after = model.predict(context, xt), model.predict(moved, xt + shift)
+        return (after.mean - before.mean).abs().max().item()
+
+    @pytest.mark.parametrize("shift", [-2.5, -0.5, 1.0, 2.0])
+    def test_whole_strides_far_from_the_ends(self, model: ConvGNP, shift: float) -> None:
+        assert self.change(model, shift) < 1e-12
+
+    @pytest.mark.parametrize("shift", [-5.0, 5.0])
+    def test_whole_strides_up_to_the_ends(self, model: ConvGNP, shift: float) -> None:
+        assert 1e-6 < self.change(model, shift) < 0.015
+
+    @pytest.mark.parametrize("shift", [-0.125, 1 / 16, 1 / 32, 0.01, 1.25])
+    def test_other_amounts(self, model: ConvGNP, shift: float) -> None:
+        assert 1e-6 < self.change(model, shift) < 0.15
+
+
+def test_head_scales() -> None:
+    scales = {"variance_gain": 3.0, "variance_offset": -2.0, "factor_divisor": 5.0}
+    plain = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 1.0}
+    scaled, model = (seeded(ConvGNP, small_config(**s)) for s in (scales, plain))
+    context, xt = draw_set(2, 5, 0), draw_set(2, 7, 1).x
+    actual, expected = scaled.predict(context, xt), model.predict(context, xt)
+    raw = (expected.diagonal - VARIANCE_FLOOR).expm1().log()
+    variance = VARIANCE_FLOOR + torch.nn.functional.softplus(3.0 * raw - 2.0)
+    assert_same(actual, LowRankNormal(expected.mean, variance, expected.factor / 5.0), 1e-7)
+
+
+def test_forward_has_gradients_and_predict_has_none() -> None:
+    model = seeded(ConvGNP, small_config())
+    context, target = draw_set(2, 5, 0), draw_set(2, 7, 1)
+    assert not model.predict(context, target.x).mean.requires_grad
+    model(context, target.x).log_prob(target.y).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0.0, name
+
+
+def test_float32_agrees_with_float64() -> None:
+    config = small_config()
+    context, target = draw_set(2, 5, 0), draw_set(2, 7, 1)
+    expected = seeded(ConvGNP, config).predict(context, target.x)
+    single = seeded(ConvGNP, config, dtype=torch.float32)
+    actual = single.predict(context.to(torch.float32), target.x.float())
+    assert actual.mean.dtype == torch.float64
+    torch.testing.assert_close(actual.mean, expected.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual.variance, expected.variance, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unet": "plain"}, "unet must be one of paper, full-resolution, got 'plain'"),
+        ({"kernel_size": 4}, "kernel_size must be odd, got 4"),
+        ({"channels": 0}, "channels must be >= 1, got 0"),
+        ({"num_layers": 0}, "num_layers must be >= 1, got 0"),
+        ({"rank": -1}, "rank must be >= 0, got -1"),
+        ({"variance_gain": 0.0}, "variance_gain and factor_divisor must be positive, got 0.0"),
+        ({"factor_divisor": -1.0}, "must be positive, got 5.0 and -1.0"),
+        ({"domain": (1.0, 1.0)}, r"domain must be .* got (1.0, 1.0)"),
+        ({"domain": (1e5, 1e5 + 4.0)}, "domain must lie within 8192 of 0 at 64 points per unit"),
+        ({"domain": (-math.inf, 0.0)}, r"got (-inf, 0.0); shift or rescale the inputs"),
+    ],
+)
+def test_wrong_configurations_are_refused(change: dict[str, Any], message: str) -> None:
+    pattern = re.escape(message).replace(r"\.\*", ".*")
+    with pytest.raises(ValueError, match=pattern):
+        ConvNPConfig(**change)
+
+
+def test_rank_must_fit_the_model() -> None:
+    with pytest.raises(ValueError, match="rank must be 0, got 4"):
+        ConvCNP(small_config())
+    with pytest.raises(ValueError, match="rank must be >= 1, got 0"):
+        ConvGNP(small_config(rank=0))

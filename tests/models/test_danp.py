@@ -1,0 +1,324 @@
+"""The DANP: masking, sampling of the auxiliary sets, the mixture."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from contracts import PredictiveContract, assert_same, draw_set, forall, pad, seeded, small_config
+from hypothesis import strategies as st
+from torch import Tensor
+
+from danp_lib.models.convnp import ConvGNP
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.data.noising import AugmentedTask
+from danp_lib.data.points import PointSet
+
+NUM_LEVELS = 3
+Hidden = Literal["data", "nan", "nothing"]
+
+
+def small_danp(
+    *, num_levels: int = NUM_LEVELS, num_auxiliary: int = 5, **changes: Any
+) -> DANPConfig:
+    return DANPConfig(small_config(**changes), num_levels, 0.2, num_auxiliary)
+
+
+class TestPrediction(PredictiveContract):
+    """The mixture, with the same auxiliary inputs and noise wherever the seed is the same."""
+
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
+        return seeded(DANP, small_danp(domain=domain))
+
+    def predict(
+        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
+    ) -> Mixture:
+        generator = generator or torch.Generator().manual_seed(0)
+        return model.predict(context, xt, num_samples=3, generator=generator)
+
+    def test_chunks_change_nothing(self) -> None:
+        model, context, xt = self.build(), draw_set(2, 5, 0), draw_set(2, 4, 1).x
+        whole, parts = (
+            model.predict(
+                context,
+                xt,
+                num_samples=7,
+                chunk_size=size,
+                generator=torch.Generator().manual_seed(0),
+            )
+            for size in (7, 3)
+        )
+        assert whole.num_components == 7
+        assert_same(parts, whole)
+
+
+class TestConditionedPrediction(TestPrediction):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
+        return seeded(DANP, small_danp(domain=domain, conditioned=True))
+
+    def test_the_walk_agrees_with_the_levels_one_by_one(self) -> None:
+        model, context, xt = self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x
+        inputs = model.draw_inputs(
+            2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+        walk = model.denoise(model.prepare(context), inputs, lambda level, p: p.mean, xt)
+        for level in range(NUM_LEVELS + 1):
+            x = inputs[level - 1] if level else xt
+            expected = model(context, walk.auxiliary, x, level=level)
+            actual = walk.predictives[level - 1] if level else walk.target
+            assert_same(actual, expected)
+
+
+class TestLevel(PredictiveContract):
+    """The Gaussian of a level given noisier ones."""
+
+    level = 1
+
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
+        self.center = sum(domain) / 2
+        return seeded(DANP, small_danp(domain=domain))
+
+    def predict(
+        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
+    ) -> LowRankNormal:
+        sets = (draw_set(1, 4, seed) for seed in (1, 2, 3))
+        moved = [PointSet(s.x + self.center, s.y) for s in sets]
+        return model(context, moved, xt, level=self.level)
+
+
+def draw_augmented(seed: int, batch: int = 2) -> AugmentedTask:
+    context, *levels = (draw_set(batch, 6, seed + i) for i in range(NUM_LEVELS + 2))
+    return AugmentedTask(pad(context, 1), tuple(levels))
+
+
+def hide(task: AugmentedTask, level: int, how: Hidden) -> AugmentedTask:
+    """The task with other entries, NaN or no entry in the levels below one."""
+    levels = list(task.levels)
+    for f in range(level):
+        x, y = levels[f].x, levels[f].y
+        if how == "nothing":
+            levels[f] = PointSet.empty(len(x), dtype=x.dtype)
+        else:
+            levels[f] = (
+                PointSet(-x, y + 3.0) if how == "data" else PointSet(x * math.nan, y * math.nan)
+            )
+    return AugmentedTask(task.context, tuple(levels))
+
+
+def gradients(model: DANP, task: AugmentedTask, level: int | Tensor) -> tuple[Tensor, ...]:
+    """The log-likelihood and its gradients."""
+    masked = task.masked(level)
+    predictive = model.forward_unchecked(
+        masked.context, masked.auxiliary, masked.target.x, masked.level
+    )
+    result = predictive.log_prob(masked.target.y)
+    return (result, *torch.autograd.grad(result.sum(), list(model.parameters())))
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+@forall(
+    st.integers(0, 2**32), st.integers(1, NUM_LEVELS), st.sampled_from(["data", "nan", "nothing"])
+)
+def test_cleaner_levels_reach_neither_prediction_nor_gradients(
+    conditioned: bool, seed: int, level: int, how: Hidden
+) -> None:
+    model, task = seeded(DANP, small_danp(conditioned=conditioned)), draw_augmented(seed)
+    expected = gradients(model, task, level)
+    hidden = hide(task, level, how)
+    torch.testing.assert_close(gradients(model, hidden, level), expected, rtol=1e-9, atol=1e-9)
+    if how != "nothing":  # one level a task needs levels of one size
+        levels = torch.full((2,), level)
+        actual = gradients(model, hidden, levels)
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    target = task.levels[level]
+    actual = model(task.context, hidden.levels[1:], target.x, level).log_prob(target.y)
+    torch.testing.assert_close(actual, expected[0], rtol=1e-9, atol=1e-9)
+
+
+def test_every_noisier_level_matters() -> None:
+    model, task = seeded(DANP, small_danp()), draw_augmented(0)
+    for level in range(NUM_LEVELS):
+        target = task.levels[level]
+        expected = model(task.context, task.levels[1:], target.x, level).mean
+        for f in range(level + 1, NUM_LEVELS + 1):
+            changed = list(task.levels[1:])
+            changed[f - 1] = PointSet(changed[f - 1].x, changed[f - 1].y + 1.0)
+            difference = model(task.context, changed, target.x, level).mean - expected
+            assert difference.abs().max() > 1e-3, (level, f)
+
+
+def test_one_level_a_task_is_each_task_at_its_level() -> None:
+    model, task = seeded(DANP, small_danp()), draw_augmented(0, batch=4)
+    actual = gradients(model, task, torch.arange(4))[0]
+    for level in range(4):
+        row = AugmentedTask(task.context[level], tuple(points[level] for points in task.levels))
+        torch.testing.assert_close(actual[level : level + 1], gradients(model, row, level)[0])
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_without_levels_it_is_its_base_model(conditioned: bool) -> None:
+    config = small_danp(num_levels=0, conditioned=conditioned)
+    model, base = seeded(DANP, config), ConvGNP(config.base).double()
+    base.load_state_dict(model.state_dict())
+    context, xt = draw_set(2, 5, 0), draw_set(2, 7, 1).x
+    expected = base.predict(context, xt)
+    assert_same(model(context, (), xt), expected)
+    mixture = model.predict(context, xt, generator=torch.Generator())
+    assert mixture.num_components == 1
+    assert_same(mixture, expected)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_auxiliary_sets_are_drawn_from_the_predictives_of_their_levels(shared: bool) -> None:
+    """Each level from the model's own predictive given the sampled noisier ones."""
+    model, context = seeded(DANP, small_danp(num_auxiliary=4)), draw_set(1, 5, 0)
+    inputs = draw_set(1, 6, 1).x if shared else None
+    calls: list[tuple[int, LowRankNormal, PointSet]] = []
+    sets = model.sample_auxiliary(
+        context,
+        num_samples=3,
+        inputs=inputs,
+        generator=torch.Generator().manual_seed(0),
+        callback=lambda *call: calls.append(call),
+    )
+    assert [level for level, *_ in calls] == [3, 2, 1]
+    for level, predictive, points in calls:
+        assert torch.equal(points.x, sets[level - 1].x)
+        assert torch.equal(points.y, sets[level - 1].y)
+        assert points.x.shape == (3, 6 if shared else 4, 1)
+        if inputs is not None:
+            assert torch.equal(points.x, inputs.expand(3, -1, -1))
+        expected = model(context.expand(3), sets, points.x, level)
+        torch.testing.assert_close(
+            predictive.log_prob(points.y).expand(3), expected.log_prob(points.y)
+        )
+
+
+def test_samples_have_the_moments_of_the_predictive() -> None:
+    """The noisiest level, whose predictive is one Gaussian for all samples."""
+    model, context = seeded(DANP, small_danp(num_levels=1)), draw_set(1, 5, 0)
+    inputs = draw_set(1, 3, 1).x
+    count = 4000
+    (drawn,) = model.sample_auxiliary(
+        context, num_samples=count, inputs=inputs, generator=torch.Generator().manual_seed(0)
+    )
+    with torch.no_grad():
+        expected = model(context, [drawn[0]], inputs, level=1)
+    error = 5 * (expected.variance / count).sqrt()
+    assert ((drawn.y.mean(dim=0, keepdim=True) - expected.mean).abs() < error).all()
+    covariance = expected.covariance_matrix[0]
+    scale = covariance.diagonal()
+    bound = 5 * ((scale[:, None] * scale + covariance.square()) / count).sqrt()
+    assert ((drawn.y.squeeze(-1).T.cov() - covariance).abs() < bound).all()
+
+
+def test_uniform_inputs_cover_the_domain() -> None:
+    model = seeded(DANP, small_danp(domain=(1.0, 5.0)))
+    x = torch.cat(model.draw_inputs(400, generator=torch.Generator(), dtype=torch.float64))
+    assert x.shape == (1200, 5, 1)
+    assert x.min() >= 1.0
+    assert x.max() <= 5.0
+    torch.testing.assert_close(x.mean().item(), 3.0, atol=0.1, rtol=0.0)
+    torch.testing.assert_close(x.var().item(), 16 / 12, atol=0.1, rtol=0.0)
+
+
+def test_mixture_is_equation_2() -> None:
+    """Each component is level 0 given one sample, with equal weights."""
+    model, context, xt = seeded(DANP, small_danp()), draw_set(1, 5, 0), draw_set(1, 4, 1).x
+    mixture = model.predict(context, xt, num_samples=3, generator=torch.Generator().manual_seed(0))
+    sets = model.sample_auxiliary(
+        context, num_samples=3, generator=torch.Generator().manual_seed(0)
+    )
+    components = model(context.expand(3), sets, xt.expand(3, -1, -1))
+    torch.testing.assert_close(mixture.components.mean[0], components.mean)
+    torch.testing.assert_close(mixture.logits, torch.full((1, 3), -math.log(3.0)).double())
+
+
+def test_auxiliary_inputs_at_the_targets() -> None:
+    model, context, xt = seeded(DANP, small_danp()), draw_set(1, 5, 0), draw_set(1, 4, 1).x
+    mixture = model.predict(
+        context,
+        xt,
+        num_samples=3,
+        auxiliary_inputs="target",
+        generator=torch.Generator().manual_seed(0),
+    )
+    sets = model.sample_auxiliary(
+        context, num_samples=3, inputs=xt, generator=torch.Generator().manual_seed(0)
+    )
+    expected = model(context.expand(3), sets, xt.expand(3, -1, -1))
+    torch.testing.assert_close(mixture.components.mean[0], expected.mean)
+
+
+class TestErrors:
+    model = seeded(DANP, small_danp())
+    context, xt = draw_set(1, 5, 0), draw_set(1, 4, 1).x
+    sets = tuple(draw_set(1, 4, seed) for seed in (2, 3, 4))
+
+    @pytest.mark.parametrize("level", [-1, 4, True, 1.0, np.int64(0), torch.tensor(0)])
+    def test_level(self, level: Any) -> None:
+        says = re.escape(f"level must be an int in 0..3, got {level!r}.")
+        with pytest.raises(ValueError, match=says):
+            self.model(self.context, self.sets, self.xt, level)
+
+    @pytest.mark.parametrize("level", [-1, 4])
+    def test_level_of_a_task(self, level: int) -> None:
+        with pytest.raises(ValueError, match=rf"level must lie in 0\.\.3, got {level}"):
+            draw_augmented(0).masked(level)
+
+    def test_number_of_auxiliary_sets(self) -> None:
+        with pytest.raises(ValueError, match="auxiliary must hold the levels 1 to 3, got 2 sets"):
+            self.model(self.context, self.sets[:2], self.xt)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_values_of_an_unmasked_level(self, bad: float) -> None:
+        sets = [*self.sets[:2], PointSet(self.sets[2].x, self.sets[2].y * bad)]
+        with pytest.raises(ValueError, match=r"auxiliary\[2\].y must be finite"):
+            self.model(self.context, sets, self.xt, level=2)
+
+    @pytest.mark.parametrize("name", ["num_samples", "chunk_size"])
+    def test_sizes(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
+            self.model.predict(self.context, self.xt, generator=torch.Generator(), **{name: 0})
+
+    def test_auxiliary_inputs(self) -> None:
+        with pytest.raises(ValueError, match="auxiliary_inputs must be 'uniform' or 'target'"):
+            self.model.predict(
+                self.context, self.xt, auxiliary_inputs="grid", generator=torch.Generator()
+            )
+
+    def test_sampling_takes_one_context(self) -> None:
+        with pytest.raises(ValueError, match="context must be one set, got a batch of 2"):
+            self.model.sample_auxiliary(
+                draw_set(2, 5, 0), num_samples=1, generator=torch.Generator()
+            )
+
+    @pytest.mark.parametrize("chunk_size", [2, 256])
+    def test_all_samples_share_one_set_of_inputs(self, chunk_size: int) -> None:
+        with pytest.raises(ValueError, match=r"inputs must be one set .* got 4"):
+            self.model.sample_auxiliary(
+                self.context,
+                num_samples=4,
+                inputs=draw_set(4, 3, 1).x,
+                generator=torch.Generator(),
+                chunk_size=chunk_size,
+            )
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"beta": 0.0}, r"beta must lie in \(0, 1\), got 0.0"),
+            ({"beta": 1.5}, r"beta must lie in \(0, 1\), got 1.5"),
+            ({"num_levels": -1}, "num_levels must be an integer >= 0, got -1"),
+            ({"num_auxiliary": 0}, "num_auxiliary must be >= 1, got 0"),
+        ],
+    )
+    def test_configuration(self, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            DANPConfig(**change)

@@ -1,0 +1,369 @@
+"""What the figures plot, not how they look."""
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.container import ErrorbarContainer
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from torch import Tensor
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from danp_lib.data.generators import Sawtooth
+from danp_lib.distributions.gaussian import DiagonalNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.data.noising import AugmentedTask, NoiseSchedule, sample_augmented_task
+from danp_lib.plotting.figures import (
+    plot_architecture,
+    plot_augmented_task,
+    plot_cost,
+    plot_level_predictives,
+    plot_likelihood_against_context_size,
+    plot_num_samples,
+    plot_prediction,
+    style,
+)
+from danp_lib.plotting.style import COLORS, GREY, INK, ORANGE, RC, as_row, level_style
+from danp_lib.data.points import PointSet
+
+X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
+
+
+@pytest.fixture(autouse=True)
+def _close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def augmented(num_levels: int = 2) -> AugmentedTask:
+    return sample_augmented_task(
+        Sawtooth(), NoiseSchedule(0.1, num_levels), 1, num_targets=8, generator=rng()
+    )
+
+
+def mixture(components: int = 3) -> Mixture:
+    means = torch.sin(X.unsqueeze(1)) + torch.arange(components).reshape(1, -1, 1, 1)
+    return Mixture(torch.zeros(1, components), DiagonalNormal(means, torch.full_like(means, 0.04)))
+
+
+def line(ax: Axes, label: str) -> Line2D:
+    (found,) = [entry for entry in ax.lines if entry.get_label() == label]
+    return found
+
+
+def xy(entry: Line2D) -> NDArray[np.float64]:
+    return np.column_stack([np.asarray(entry.get_xdata()), np.asarray(entry.get_ydata())])
+
+
+def labels(ax: Axes) -> list[str]:
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def points(made: PointSet) -> NDArray[np.float64]:
+    real = made.compact()
+    return np.column_stack([as_row(real.x, "x"), as_row(real.y, "y")])
+
+
+class TestAugmentedTask:
+    @pytest.mark.parametrize("num_levels", [0, 2, 9])
+    def test_every_set_is_drawn_without_its_padding(self, num_levels: int) -> None:
+        task = augmented(num_levels)
+        ax = plot_augmented_task(task)
+        np.testing.assert_array_equal(xy(line(ax, "context")), points(task.context))
+        names = ["level 0 (targets)"] + [f"level {f}" for f in range(1, num_levels + 1)]
+        for name, made in zip(names, task.levels, strict=True):
+            np.testing.assert_array_equal(xy(line(ax, name)), points(made))
+        assert set(labels(ax)) == {"context", *names}
+
+    def test_levels_have_the_papers_colors(self) -> None:
+        ax = plot_augmented_task(augmented())
+        names = ["context", "level 0 (targets)", "level 1", "level 2"]
+        drawn = [to_hex(str(line(ax, name).get_color())).upper() for name in names]
+        assert drawn == list(COLORS[:4])  # blue, orange, green, red
+
+    def test_the_truth_is_a_line_in_the_order_of_its_inputs(self) -> None:
+        ax = plot_augmented_task(augmented(), truth=(X, X.square()))
+        drawn = xy(line(ax, "true function"))
+        np.testing.assert_allclose(drawn[:, 0], np.linspace(-2, 2, 21), atol=1e-6)
+        np.testing.assert_allclose(drawn[:, 1], drawn[:, 0] ** 2, atol=1e-6)
+
+    def test_a_batch_is_refused(self) -> None:
+        task = sample_augmented_task(Sawtooth(), NoiseSchedule(0.1, 1), 2, generator=rng())
+        with pytest.raises(ValueError, match="a batch of 2"):
+            plot_augmented_task(task)
+
+    def test_it_draws_on_the_axes_it_is_given(self) -> None:
+        ax = plt.subplots()[1]
+        assert plot_augmented_task(augmented(), ax=ax) is ax
+
+
+class TestPrediction:
+    def test_median_bands_samples_and_context(self) -> None:
+        predictive, task = mixture(), augmented()
+        samples = predictive.sample((4,), generator=rng())
+        ax = plot_prediction(task.context, X, predictive, samples=samples, truth=(X, X))
+        order = np.argsort(as_row(X, "x"))
+        np.testing.assert_allclose(
+            xy(line(ax, "median"))[:, 1], as_row(predictive.quantile(0.5), "median")[order]
+        )
+        np.testing.assert_array_equal(xy(line(ax, "context")), points(task.context))
+        thin = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
+        assert len(thin) == 4
+        np.testing.assert_allclose(xy(thin[2])[:, 1], as_row(samples[2], "sample")[order])
+        assert set(labels(ax)) == {
+            "central 90 %",
+            "central 50 %",
+            "samples",
+            "median",
+            "true function",
+            "context",
+        }
+
+    @pytest.mark.parametrize(("share", "label"), [(0.9, "central 90 %"), (0.5, "central 50 %")])
+    def test_a_band_reaches_from_quantile_to_quantile(self, share: float, label: str) -> None:
+        predictive = mixture()
+        ax = plot_prediction(augmented().context, X, predictive)
+        (band,) = [made for made in ax.collections if made.get_label() == label]
+        assert isinstance(band, PolyCollection)
+        corners = np.asarray(band.get_paths()[0].vertices)
+        for level in (0.5 - share / 2, 0.5 + share / 2):
+            edge = zip(as_row(X, "x"), as_row(predictive.quantile(level), "quantile"), strict=True)
+            for corner in edge:
+                assert np.abs(corners - corner).max(axis=1).min() < 1e-6
+
+    def test_a_gaussian_without_a_batch_will_do(self) -> None:
+        gaussian = DiagonalNormal(X[0], torch.ones_like(X[0]))
+        ax = plot_prediction(PointSet.empty(), X, gaussian)
+        drawn = xy(line(ax, "median"))
+        np.testing.assert_allclose(drawn[:, 1], drawn[:, 0], atol=1e-12)
+
+    def test_more_than_one_row_is_refused(self) -> None:
+        two = DiagonalNormal(torch.zeros(2, 21, 1), torch.ones(2, 21, 1))
+        with pytest.raises(ValueError, match=r"one row of values, got shape \(2, 21, 1\)"):
+            plot_prediction(PointSet.empty(), X, two)
+
+
+class TestLevelPredictives:
+    @pytest.mark.parametrize("num_levels", [0, 2, 4])
+    def test_a_panel_a_level_from_the_clean_one_on(self, num_levels: int) -> None:
+        task = augmented(num_levels)
+        predictives = [mixture(f + 1) for f in range(num_levels + 1)]
+        figure = plot_level_predictives(
+            task.context, X, predictives, auxiliary=task.levels[1:], num_means=2
+        )
+        assert [ax.get_title("left") for ax in figure.axes] == [
+            f"level {f}" for f in range(num_levels + 1)
+        ]
+        order = np.argsort(as_row(X, "x"))
+        for level, (ax, predictive) in enumerate(zip(figure.axes, predictives, strict=True)):
+            median = as_row(predictive.quantile(0.5), "median")[order]
+            np.testing.assert_allclose(xy(line(ax, "median"))[:, 1], median)
+            shown = {str(entry.get_label()) for entry in ax.lines} & {
+                f"level {f}" for f in range(10)
+            }
+            assert shown == ({f"level {level + 1}"} if level < num_levels else set())
+            means = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
+            assert len(means) == min(2, level + 1)
+            assert all(entry.get_zorder() > line(ax, "median").get_zorder() for entry in means)
+        (legend,) = figure.legends
+        keys = dict(
+            zip(
+                [text.get_text() for text in legend.get_texts()], legend.legend_handles, strict=True
+            )
+        )
+        assert list(keys)[:num_levels] == [f"level {f}" for f in range(1, num_levels + 1)]
+        assert {"components' means", "central 50 %", "central 90 %"} < set(keys)
+        # It stands for the medians of all panels, each in its level's color.
+        key = keys["median"]
+        assert isinstance(key, Line2D)
+        assert key.get_color() == GREY
+
+
+def errorbars(ax: Axes) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    found = {}
+    for made in ax.containers:
+        assert isinstance(made, ErrorbarContainer)
+        segments = np.asarray(made[2][0].get_segments())
+        found[str(made.get_label())] = (xy(made[0]), segments[:, :, 1])
+    return found
+
+
+class TestCurves:
+    sizes = np.arange(4)
+    curve = (sizes, 10.0 * sizes, 0.5 + sizes)
+
+    def test_likelihoods_with_their_intervals_and_the_oracle(self) -> None:
+        ax = plot_likelihood_against_context_size(
+            {"danp": self.curve, "mine": self.curve}, oracle=(self.sizes, self.sizes + 100)
+        )
+        for data, bars in errorbars(ax).values():
+            np.testing.assert_allclose(data, np.column_stack(self.curve[:2]))
+            np.testing.assert_allclose(bars[:, 0], self.curve[1] - self.curve[2])
+            np.testing.assert_allclose(bars[:, 1], self.curve[1] + self.curve[2])
+        assert set(labels(ax)) == {"DANP", "mine", "exact posterior"}
+        assert xy(line(ax, "exact posterior"))[-1].tolist() == [3, 103]
+        assert ax.get_ylim()[0] == 0
+        assert "context size" in ax.get_xlabel()
+
+    def test_numbers_of_samples_in_their_order(self) -> None:
+        ax = plot_num_samples({5000: self.curve, 16: self.curve, 100: self.curve})
+        assert labels(ax) == ["$S$ = 16", "$S$ = 100", "$S$ = 5,000"]
+        np.testing.assert_allclose(errorbars(ax)["$S$ = 16"][0], np.column_stack(self.curve[:2]))
+        shades = [sum(to_rgb(made[0].get_color())) for made in ax.containers]
+        assert shades == sorted(shades, reverse=True)
+
+    def test_cost_on_logarithmic_axes_with_the_crossover(self) -> None:
+        targets = np.array([1, 10, 1000])
+        ax = plot_cost(
+            targets,
+            {"danp": np.full(3, 1024), "ar-convcnp": targets},
+            unit="forward passes",
+            crossover=1024,
+        )
+        assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == (
+            "log",
+            "log",
+            "forward passes",
+        )
+        np.testing.assert_array_equal(xy(line(ax, "AR ConvCNP")), np.column_stack([targets] * 2))
+        assert xy(line(ax, "crossover at 1,024"))[:, 0].tolist() == [1024, 1024]
+        assert set(labels(ax)) == {"DANP", "AR ConvCNP", "crossover at 1,024"}
+
+    def test_cost_of_one_model_in_one_color(self) -> None:
+        names = ("danp, $S$ = 1", "mine, small", "danp, $S$ = 256", "mine, large", "yours")
+        ax = plot_cost([1, 10], {name: [1, 2] for name in names}, unit="seconds")
+        assert labels(ax) == [name.replace("danp", "DANP") for name in names]
+        lines = [line(ax, label) for label in labels(ax)]
+        one, small, many, large, other = lines
+        assert one.get_color() == many.get_color() == ORANGE
+        assert small.get_color() == large.get_color()
+        assert small.get_color() != other.get_color()
+        hollow = [made.get_markerfacecolor() == "white" for made in lines]
+        assert hollow == [False, False, True, True, False]
+
+
+class TestArchitecture:
+    @pytest.mark.parametrize("num_levels", [0, 1, 2, 3, 6])
+    def test_levels_fill_their_channels_one_by_one(self, num_levels: int) -> None:
+        ax = plot_architecture(num_levels)
+        texts = [text.get_text() for text in ax.texts]
+        rows = num_levels + 1
+        assert texts.count("$\\mathcal{D}_c$") == rows
+        assert texts.count("$p_\\theta$") == rows
+        assert texts.count("empty") == num_levels * rows // 2
+        for f in range(1, rows):
+            assert texts.count(f"$\\mathcal{{D}}_a^{f}$") == f  # in the rows of the levels below f
+        assert [text for text in texts if text.startswith("level")] == [
+            f"level {f}" for f in range(num_levels, -1, -1)
+        ]
+
+    def test_a_negative_number_of_levels_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="num_levels must be >= 0, got -1"):
+            plot_architecture(-1)
+
+
+# Severe color blindness as matrices on linear RGB (Machado, Oliveira and Fernandes, 2009).
+VISION = {
+    "full": np.eye(3),
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+
+
+def linear(color: str) -> NDArray[np.float64]:
+    rgb = np.array(to_rgb(color))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def contrast_with_white(color: str) -> float:
+    return float(1.05 / (TO_XYZ[1] @ linear(color) + 0.05))
+
+
+def lab(color: str, vision: str) -> NDArray[np.float64]:
+    seen = np.clip(np.array(VISION[vision]) @ linear(color), 0, 1)
+    t = TO_XYZ @ seen / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+class TestStyle:
+    @pytest.mark.parametrize("vision", VISION)
+    def test_colors_stay_apart_for_every_eye(self, vision: str) -> None:
+        for one, other in combinations(COLORS, 2):
+            assert np.linalg.norm(lab(one, vision) - lab(other, vision)) > 20
+
+    def test_colors_and_ink_stand_out_from_the_card(self) -> None:
+        assert min(contrast_with_white(color) for color in COLORS) >= 3.0
+        assert contrast_with_white(INK) > 12
+
+    def test_levels_differ_in_color_or_marker(self) -> None:
+        assert len({level_style(level) for level in range(10)}) == 10
+        with pytest.raises(ValueError, match="level must be >= 0, got -1"):
+            level_style(-1)
+
+    def test_nothing_is_set_in_less_than_ten_points(self) -> None:
+        sizes = [value for key, value in RC.items() if key.endswith("size") and "marker" not in key]
+        assert len(sizes) >= 6
+        assert min(size for size in sizes if not isinstance(size, tuple)) >= 10
+
+    def test_the_card_is_opaque_and_settings_are_left_as_they_were(self) -> None:
+        before = mpl.rcParams["font.size"]
+        with style():
+            figure = plt.figure()
+            assert mpl.rcParams["font.size"] == RC["font.size"]
+        assert mpl.rcParams["font.size"] == before
+        assert figure.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+
+    def test_what_a_notebook_switches_on_inside_stays_on(self) -> None:
+        before = mpl.rcParams["interactive"]
+        with style():
+            mpl.rcParams["interactive"] = not before
+        assert mpl.rcParams["interactive"] is not before
+        mpl.rcParams["interactive"] = before
+
+    @pytest.mark.parametrize("values", [torch.zeros(2, 3), np.zeros((2, 3))])
+    def test_two_rows_are_refused(self, values: Tensor) -> None:
+        with pytest.raises(ValueError, match=r"thing must be one row of values.*\(2, 3\)"):
+            as_row(values, "thing")
+
+    def test_rows_come_from_tensors_with_gradients_and_lists(self) -> None:
+        assert as_row(torch.ones(1, 3, 1, requires_grad=True), "x").tolist() == [1, 1, 1]
+        assert as_row([1, math.inf], "x").tolist() == [1, math.inf]
+        assert as_row([], "x").shape == (0,)

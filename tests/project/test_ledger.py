@@ -1,0 +1,332 @@
+"""The ledger: it has everything that the paper has, and each row points at what exists."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import json
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from danp_lib.evaluation.origin import results_folder
+from danp_lib.evaluation.results import load_results, result_name
+from danp_lib.evaluation.samples import load_samples
+from danp_lib.evaluation.table import ESTIMATOR_OF, PAPER, table
+
+ROOT = Path(__file__).parents[1]
+BOOK = ROOT / "book"
+LEDGER = BOOK / "ledger.yml"
+Row = dict[str, Any]
+SECTIONS: dict[str, dict[str, Row]] = yaml.safe_load(LEDGER.read_text(encoding="utf-8"))
+ROWS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
+our_table = cache(table)
+
+STATUSES = ("reproduced", "exceeded", "differs", "not stated")
+REQUIRED = {"paper", "book", "library", "test", "status"}
+OPTIONAL = {"why", "result"}
+
+DATASETS = ("sawtooth", "square", "gp")
+MODELS = ("danp", "convcnp", "convgnp", "ar-convcnp")
+# What the paper has. Its equations 1 to 7, Figures 1 to 9 and both tables have numbers; the other
+# equations stand in its text. A table has an entry for each number or each row.
+PAPER_HAS = {
+    "equations": {
+        *(f"eq-{number}" for number in range(1, 8)),
+        *("eq-task", "eq-step", "eq-channels", "eq-masked-task", "eq-objective"),
+        *("eq-passes", "eq-kernel"),
+    },
+    "figures": {f"fig-{number}" for number in range(1, 10)},
+    "tables": {
+        *(f"table-1-{dataset}-{model}" for dataset in DATASETS for model in MODELS),
+        *(f"table-2-{dataset}" for dataset in DATASETS),
+    },
+    "hyperparameters": {
+        *("hp-frequency-sawtooth", "hp-direction", "hp-frequency-square", "hp-phase"),
+        *("hp-length-scale", "hp-context-size", "hp-context-size-ar", "hp-num-targets"),
+        *("hp-test-tasks", "hp-unet", "hp-epochs", "hp-batch-size", "hp-optimizer"),
+        *("hp-learning-rate", "hp-level", "hp-auxiliary-inputs", "hp-noise-variance"),
+        *("hp-final-variance", *(f"hp-samples-{dataset}" for dataset in DATASETS)),
+    },
+}
+
+
+def entries(value: str | list[str]) -> list[str]:
+    """One entry, or several."""
+    return [value] if isinstance(value, str) else value
+
+
+@cache
+def anchors(page: str) -> set[str] | None:
+    """What a link to a page of the book may name after the ``#``; ``None`` if there is no page."""
+    if (path := BOOK / f"{page}.ipynb").is_file():
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    elif (path := BOOK / f"{page}.md").is_file():
+        source = path.read_text(encoding="utf-8")
+        cells = [{"cell_type": "markdown", "source": source, "metadata": {}}]
+    else:
+        return None
+    figures = {
+        cell["metadata"].get("mystnb", {}).get("figure", {}).get("name")
+        for cell in cells
+        if cell["cell_type"] == "code"
+    }
+    prose = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    labels = re.findall(
+        r"^\$\$\s*\(([\w-]+)\)|^\(([\w-]+)\)=|^:name: ([\w-]+)", prose, re.MULTILINE
+    )
+    headings = re.findall(r"^#{2,} +(.+?) *$", prose, re.MULTILINE)
+    slugs = {re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in headings}
+    return {name for name in figures if name} | {"".join(label) for label in labels} | slugs
+
+
+def faults_of_place(entry: str) -> list[str]:
+    """Return why a place in the book does not exist."""
+    page, _, anchor = entry.partition("#")
+    known = anchors(page)
+    if known is None:
+        return [f"book/ has no page {page!r} (.ipynb or .md)"]
+    if anchor and anchor not in known:
+        return [f"{page} has no figure, equation label or heading {anchor!r}; it has {known}"]
+    return []
+
+
+def faults_of_symbol(path: str) -> list[str]:
+    """Return why a dotted path is not a name of the library."""
+    parts = path.split(".")
+    if parts[0] != "danp_lib":
+        return [f"{path} is not of danp_lib"]
+    found: Any = importlib.import_module("danp_lib")
+    for depth, part in enumerate(parts[1:], start=2):
+        fields = getattr(found, "__dataclass_fields__", {})
+        if hasattr(found, part) and part not in fields:
+            found = getattr(found, part)
+        elif part in fields and depth == len(parts):
+            assert dataclasses.is_dataclass(found)
+        elif (ROOT / Path(*parts[:depth])).with_suffix(".py").is_file():
+            found = importlib.import_module(".".join(parts[:depth]))
+        else:
+            return [f"{'.'.join(parts[:depth])} cannot be imported"]
+    return []
+
+
+@cache
+def collected(path: str) -> set[str]:
+    """The classes and functions that pytest collects from a file, and a class's own tests."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            found.add(node.name)
+            found |= {
+                f"{node.name}::{inner.name}"
+                for inner in node.body
+                if isinstance(inner, ast.FunctionDef) and inner.name.startswith("test_")
+            }
+    return found
+
+
+def faults_of_test(node: str) -> list[str]:
+    """Return why a test is not there."""
+    path, _, name = node.partition("::")
+    if not re.fullmatch(r"tests/test_\w+\.py", path) or not (ROOT / path).is_file():
+        return [f"{path} is not a file of tests"]
+    return [] if name in collected(path) else [f"{path} has no test {name!r}"]
+
+
+def measured(result: str, scores: dict[str, dict[str, dict[str, Any]]]) -> str | None:
+    """The status that a number of Table 1 has earned; ``None`` without a result.
+
+    The two averages are of different models on different tasks, so that the variance of their
+    difference is the sum of their variances.
+    """
+    model, dataset = result.rsplit("-", 1)
+    paper, paper_ci95 = PAPER[dataset][model]
+    row = scores[dataset][model]
+    if row["ours"] is None:
+        return None
+    difference, interval = row["ours"] - paper, math.hypot(row["ours_ci95"], paper_ci95)
+    if abs(difference) <= interval:
+        return "reproduced"
+    return "exceeded" if difference > 0 else "differs"
+
+
+def faults_of_status(row: Row, scores: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """Return what is wrong with a row's status."""
+    status = row["status"]
+    if status not in STATUSES:
+        return [f"the status {status!r} is none of {', '.join(STATUSES)}"]
+    faults = []
+    if status in ("differs", "not stated") and not row.get("why"):
+        faults.append(f"{status!r} needs a why")
+    if "result" not in row:
+        return [*faults, "'exceeded' needs a result"] if status == "exceeded" else faults
+    earned = measured(row["result"], scores)
+    if earned is None:
+        return [*faults, f"results/ has no result of {row['result']} for it"]
+    if earned != status:
+        faults.append(f"the status is {status!r}, the result of {row['result']} says {earned!r}")
+    return faults
+
+
+@pytest.mark.parametrize("section", PAPER_HAS)
+def test_nothing_of_the_paper_is_missing_and_nothing_else_is_there(section: str) -> None:
+    assert set(SECTIONS[section]) == PAPER_HAS[section]
+
+
+def test_sections_and_names() -> None:
+    assert list(SECTIONS) == [*PAPER_HAS, "unstated", "claims"]
+    assert len(ROWS) == sum(len(rows) for rows in SECTIONS.values())
+    keys = re.findall(r"^  ([\w-]+):$", LEDGER.read_text(encoding="utf-8"), re.MULTILINE)
+    assert keys == list(ROWS), "a key that is there twice: YAML keeps the last one only"
+    for name, row in SECTIONS["unstated"].items():
+        assert row["status"] == "not stated", name
+    stated = [row["status"] for key in PAPER_HAS for row in SECTIONS[key].values()]
+    assert "not stated" not in stated
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_points_at_what_exists(name: str) -> None:
+    row = ROWS[name]
+    assert set(row) >= REQUIRED
+    assert set(row) <= REQUIRED | OPTIONAL
+    faults = [fault for entry in entries(row["book"]) for fault in faults_of_place(entry)]
+    faults += [fault for entry in entries(row["library"]) for fault in faults_of_symbol(entry)]
+    faults += [fault for entry in entries(row["test"]) for fault in faults_of_test(entry)]
+    assert not faults, f"book/ledger.yml, {name}: {'; '.join(faults)}"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_status_is_earned(name: str) -> None:
+    faults = faults_of_status(ROWS[name], our_table())
+    assert not faults, f"book/ledger.yml, {name}: {'; '.join(faults)}"
+
+
+def beaten(dataset: str) -> list[str]:
+    """The models that our DANP does not lead by more than the error bars, where the paper's does.
+
+    On GP data the paper's DANP beats the AR ConvCNP, and loses to the ConvGNP.
+    """
+    row = our_table()[dataset]
+    found = []
+    for rival in ("ar-convcnp",) if dataset == "gp" else MODELS[1:]:
+        for name in ("danp", rival):
+            assert row[name]["ours"] is not None, f"results/ has no result of {name}-{dataset}"
+        lead = row["danp"]["ours"] - row[rival]["ours"]
+        if lead <= math.hypot(row["danp"]["ours_ci95"], row[rival]["ours_ci95"]):
+            found.append(rival)
+    return found
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_danp_is_the_best_where_the_paper_says_so(dataset: str) -> None:
+    assert beaten(dataset) == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "least"), [("sawtooth", 140.0), ("square", 220.0), ("gp", 60.0)]
+)
+def test_the_committed_danps_are_as_good_as_this(dataset: str, least: float) -> None:
+    assert our_table()[dataset]["danp"]["ours"] >= least
+
+
+def test_on_gp_data_the_danp_ties_with_the_convgnp() -> None:
+    """The exact predictive is one Gaussian, so that no DANP can beat a perfect ConvGNP."""
+    row = our_table()["gp"]
+    apart = abs(row["danp"]["ours"] - row["convgnp"]["ours"])
+    assert apart <= math.hypot(row["danp"]["ours_ci95"], row["convgnp"]["ours_ci95"])
+
+
+def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
+    def by_size(dataset: str, model: str) -> torch.Tensor:
+        name = result_name(f"{model}-{dataset}", ESTIMATOR_OF[model])
+        tasks = load_results(results_folder() / name).evaluation.tasks
+        assert [t.context_size for t in tasks] == [n for n in range(31) for _ in range(10)]
+        return torch.tensor([t.log_likelihood for t in tasks]).exp().reshape(31, 10).mean(dim=1)
+
+    leads = {}
+    for dataset in DATASETS:
+        rivals = torch.stack([by_size(dataset, model) for model in MODELS[1:]])
+        leads[dataset] = int((by_size(dataset, "danp") > rivals.amax(dim=0)).sum())
+    assert leads["sawtooth"] > 20
+    assert leads["square"] > 20
+    assert leads["gp"] < 10
+
+
+def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
+    samples = load_samples(results_folder() / "danp-sawtooth-samples.json").samples
+    curves = {(c.context_size, c.estimator): c for c in samples.curves}
+    assert len(curves) == 62  # one task of each context size, either estimator
+    misses, apart = [], []
+    for size in range(31):
+        own, halves = curves[size, "model"], curves[size, "both"]
+        assert (own.num_samples[-1], halves.num_samples[0], halves.num_samples[-1]) == (
+            50_000,
+            32,
+            2048,
+        )
+        best = max(own.log_likelihood[-1], halves.log_likelihood[-1])
+        misses.append(best - halves.log_likelihood[0])
+        apart.append(own.log_likelihood[-1] - halves.log_likelihood[-1])
+    assert max(misses) < 0.4
+    assert abs(sum(apart[6:]) / 25) < 0.02
+
+
+def test_the_claim_of_the_best_is_told_as_it_is() -> None:
+    holds = not any(beaten(dataset) for dataset in DATASETS)
+    assert ROWS["claim-best"]["status"] == ("reproduced" if holds else "differs")
+
+
+@pytest.mark.parametrize(
+    ("find", "entry", "fault"),
+    [
+        (faults_of_place, "03-noising", None),
+        (faults_of_place, "03-noising#fig-1", None),
+        (faults_of_place, "03-noising#eq-step", None),
+        (faults_of_place, "03-noising#the-papers-table-2", None),
+        (faults_of_place, "notation#conventions", None),
+        (faults_of_place, "03-noising#fig-99", "has no figure"),
+        (faults_of_place, "99-nothing#fig-1", "has no page"),
+        (faults_of_symbol, "danp_lib.models.danp.DANP.predict", None),
+        (faults_of_symbol, "danp_lib.training.resume.TrainingConfig.num_steps", None),
+        (faults_of_symbol, "danp_lib.training.recipes.PAPER_NOISE", None),
+        (faults_of_symbol, "danp_lib.models.danp.DANP.imagine", "cannot be imported"),
+        (faults_of_symbol, "danp_lib.magic", "cannot be imported"),
+        (faults_of_symbol, "torch.nn.Linear", "not of danp_lib"),
+        (faults_of_test, "tests/models/test_danp.py::TestPrediction", None),
+        (faults_of_test, "tests/models/test_danp.py::TestErrors::test_level", None),
+        (faults_of_test, "tests/models/test_danp.py::test_that_is_not_there", "has no test"),
+        (faults_of_test, "tests/contracts.py::PredictiveContract", "not a file of tests"),
+    ],
+)
+def test_the_checks_of_places_can_fail(find: Any, entry: str, fault: str | None) -> None:
+    found = find(entry)
+    assert (found == []) if fault is None else (len(found) == 1 and fault in found[0])
+
+
+@pytest.mark.parametrize(
+    ("ours", "change", "fault"),
+    [
+        (120.0, {}, None),
+        (86.0, {}, "says 'reproduced'"),
+        (60.0, {}, "says 'differs'"),
+        (None, {}, "has no result"),
+        (80.0, {"status": "reproduced"}, None),
+        (60.0, {"status": "differs", "why": "Shorter training"}, None),
+        (60.0, {"status": "differs"}, "needs a why"),
+        (120.0, {"status": "beaten"}, "none of"),
+    ],
+)
+def test_the_check_of_statuses_can_fail(ours: float | None, change: Row, fault: str | None) -> None:
+    scores = {"sawtooth": {"danp": {"ours": ours, "ours_ci95": 4.0}}}
+    found = faults_of_status({"status": "exceeded", "result": "danp-sawtooth", **change}, scores)
+    assert (found == []) if fault is None else any(fault in entry for entry in found)
+    assert faults_of_status({"status": "exceeded"}, scores) == ["'exceeded' needs a result"]

@@ -1,0 +1,147 @@
+"""What the README promises: its example runs, its figure is the book's, its commands exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danp_lib.evaluation.table import table
+
+ROOT = Path(__file__).parents[1]
+PAPERS_WAY = "danp (paper's estimator)"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_example_is_short_and_predicts_the_wave(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+    code = [line for line in example.splitlines() if line and "import" not in line]
+    assert len(code) <= 10
+    names: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    for line in lines:
+        at, median, low, high = map(float, re.findall(r"-?\d+\.\d+", line)[:4])
+        assert low <= median <= high
+        # 0.25 is the distance of a guess of one half from a wave that is uniform on [0, 1].
+        assert -2.0 <= at <= 2.0
+    errors = [
+        abs(float(re.findall(r"-?\d+\.\d+", line)[1]) - (2.5 * (-2.0 + 0.5 * i) - 1.5) % 1.0)
+        for i, line in enumerate(lines)
+    ]
+    assert sorted(errors)[4] < 0.1
+
+
+def test_figure_is_the_one_that_the_introduction_stores() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "readme_figure.py"))
+    target_path, stored_figure = script["TARGET"], script["stored_figure"]
+    assert target_path.read_bytes() == stored_figure()
+    ((alt, target),) = re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", README)
+    assert ROOT / target == target_path
+    assert len(alt) > 40
+
+
+def test_the_make_targets_and_the_variable_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"\bmake ([a-z]+)\b", README))
+    assert targets >= {"book", "test", "reproduce"}
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert {"make book", "make test", "TORCH_BACKEND=cpu"} <= set(
+        re.findall(r"make book(?! T)|make test|TORCH_BACKEND=cpu", README)
+    )
+    for variable in ("TORCH_BACKEND", *re.findall(r"make reproduce ([A-Z_]+)=", README)):
+        assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(\w[\w.-]*\.(?:cff|yml|txt))`", README))
+def test_the_files_it_names_exist(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+def test_the_command_it_names_exists() -> None:
+    (command,) = re.findall(r"`danp (predict) [^`]*`", README)
+    help_text = subprocess.run(
+        [sys.executable, "-c", "from danp_lib.cli.main import main; main()", command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    used = re.findall(r"--[a-z]+(?=[^`]*c\.csv`)", README)
+    assert used == ["--context", "--at", "--out"]
+    assert all(option in help_text for option in used)
+
+
+def test_the_speeds_are_the_recorded_ones() -> None:
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
+        for line in README.splitlines()
+        if len(cells := line.split("|")) == 6
+    }
+
+    def recorded(name: str) -> dict[str, Any]:
+        path = ROOT / "benchmarks" / "results" / f"{name}.json"
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        assert result["command"] in README
+        return result
+
+    def cell(value: dict[str, float], form: str, unit: str = "") -> str:
+        median, low, high = (
+            format(value[key], form) for key in ("median", "lower_quartile", "upper_quartile")
+        )
+        return f"{median}{unit} ({low} to {high})"
+
+    step, estimator = recorded("training_step"), recorded("estimator")
+    assert rows["training step, batch 16, F = 3"] == [
+        cell(step["milliseconds"]["ours"], ".1f", " ms"),
+        cell(step["milliseconds"]["reference"], ".1f", " ms"),
+        cell(step["ratio"], ".2f"),
+    ]
+    samples = estimator["samples_per_second"]
+    assert rows["samples a second, S = 1024, 50 targets"] == [
+        cell(samples["ours"], ".0f"),
+        cell(samples["reference"], ".1f"),
+        cell(samples["ratio"], ".1f"),
+    ]
+    memory = estimator["peak_memory_gib"]
+    assert rows["peak memory, S = 1000 and S = 50,000"][0] == (
+        f"{memory['1000']:.2f} and {memory['50000']:.2f} GiB"
+    )
+    beyond = recorded("import_time")["beyond_torch"]
+    assert rows["`import danp_lib` after `import torch`"][0] == cell(beyond, ".2f", " s")
+
+
+def test_the_results_are_those_of_the_table() -> None:
+    def cell(row: dict[str, Any], kind: str) -> str:
+        return f"{row[kind]:.2f} ± {row[f'{kind}_ci95']:.2f}"
+
+    labels = {
+        "danp": "DANP",
+        "convcnp": "ConvCNP",
+        "convgnp": "ConvGNP",
+        "ar-convcnp": "AR ConvCNP",
+    }
+    for dataset, rows in table().items():
+        assert rows["danp"]["num_samples"] == 1024
+        assert rows[PAPERS_WAY]["num_samples"] == 256
+        best = max(labels, key=lambda name: rows[name]["paper"])
+        rival = max(list(labels)[1:], key=lambda name: rows[name]["ours"])
+        line = (
+            f"| {dataset} | {cell(rows[best], 'paper')} ({labels[best]}) "
+            f"| {cell(rows['danp'], 'ours')} | {cell(rows[PAPERS_WAY], 'ours')} "
+            f"| {cell(rows[rival], 'ours')} ({labels[rival]}) "
+            f"| {cell(rows['ceiling'], 'ours')} |"
+        )
+        assert line in README.splitlines()

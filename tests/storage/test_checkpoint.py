@@ -1,0 +1,326 @@
+"""Checkpoints round-trip; what was changed, is unknown or does not fit is refused with its reason.
+
+Invariant 11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load, save, save_file
+from torch import nn
+
+from danp_lib.storage import checkpoint
+from danp_lib.storage.checkpoint import (
+    MODELS,
+    CheckpointError,
+    config_class,
+    load_checkpoint,
+    load_scaling,
+    read_header,
+    register,
+    save_checkpoint,
+)
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib._files import split_header
+from danp_lib.data.generators import GaussianProcess, Sawtooth
+from danp_lib.data.observations import Observations
+from danp_lib.inference.autoregressive import ARConvCNP
+from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.data.points import PointSet
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "danp": lambda: DANP(DANPConfig(base=TINY, num_levels=2, beta=0.1)),
+    "convgnp": lambda: ConvGNP(TINY),
+    "convcnp": lambda: ConvCNP(replace(TINY, rank=0)),
+    "ar-convcnp": lambda: ARConvCNP(replace(TINY, rank=0)),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a good checkpoint."""
+    path = tmp_path_factory.mktemp("whole") / "model.safetensors"
+    save_checkpoint(path, BUILDERS["danp"](), task_generator=Sawtooth(), provenance={"steps": 3})
+    return path.read_bytes()
+
+
+def forged(data: bytes, **changes: Any) -> bytes:
+    """The checkpoint with other metadata (None leaves a key out), its SHA-256 made to fit."""
+    header, _ = split_header(data)
+    metadata = {k: v for k, v in (header["__metadata__"] | changes).items() if v is not None}
+    return signed(load(data), metadata)
+
+
+def signed(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+    data = save(tensors, metadata | {"sha256": "0" * 64})
+    digest = hashlib.sha256(data).hexdigest()
+    return data.replace(b'"sha256":"' + b"0" * 64, b'"sha256":"' + digest.encode())
+
+
+def assert_refused(path: Path, data: bytes, message: str) -> None:
+    path.write_bytes(data)
+    for read in (load_checkpoint, read_header) if "tensors" not in message else (load_checkpoint,):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_model_survives_to_the_bit(name: str, tmp_path: Path) -> None:
+    model = BUILDERS[name]()
+    path = tmp_path / "model.safetensors"
+    generator = GaussianProcess(noise=0.1, length_scale=0.5)
+    save_checkpoint(path, model, task_generator=generator, provenance={"seed": 7})
+    loaded = load_checkpoint(path)
+    assert type(loaded) is type(model)
+    assert loaded.name == name
+    assert loaded.config == model.config
+    assert not loaded.training
+    ours, theirs = model.state_dict(), loaded.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[k], theirs[k]) for k in ours)
+    header = read_header(path)
+    assert (header.model, header.config) == (name, model.config)
+    assert header.task_generator == generator
+    assert header.provenance == {"seed": 7}
+
+
+def test_a_loaded_model_predicts_the_same(tmp_path: Path) -> None:
+    model = ConvGNP(TINY).eval()
+    save_checkpoint(tmp_path / "m", model)
+    context = PointSet(torch.tensor([[[0.5], [-1.0]]]), torch.tensor([[[1.0], [0.0]]]))
+    xt = torch.linspace(-2, 2, 9).reshape(1, 9, 1)
+    ours, theirs = (m.predict(context, xt) for m in (model, load_checkpoint(tmp_path / "m")))
+    assert torch.equal(ours.mean, theirs.mean)
+    assert torch.equal(ours.covariance_matrix, theirs.covariance_matrix)
+    assert read_header(tmp_path / "m").task_generator is None
+
+
+def test_equal_models_give_equal_bytes_and_loading_draws_nothing(tmp_path: Path) -> None:
+    model = BUILDERS["danp"]()
+    contents = set()
+    for i in range(5):
+        save_checkpoint(tmp_path / f"{i}", model, provenance={"b": 1, "a": 2})
+        contents.add((tmp_path / f"{i}").read_bytes())
+    assert len(contents) == 1
+    before = torch.get_rng_state()
+    load_checkpoint(tmp_path / "0")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(st.data())
+def test_any_changed_bit_is_refused(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    _, start = split_header(whole)
+    # The header is short beside the tensors: half of the flips go there.
+    places = st.integers(0, start - 1) | st.integers(start, len(whole) - 1)
+    place, bit = data.draw(places), data.draw(st.integers(0, 7))
+    flipped = bytearray(whole)
+    flipped[place] ^= 1 << bit
+    path = tmp_path_factory.getbasetemp() / "flipped"
+    path.write_bytes(flipped)
+    with pytest.raises(CheckpointError, match=r"was changed|the format must be"):
+        load_checkpoint(path)
+
+
+def test_a_changed_byte_of_the_header_is_refused(whole: bytes, tmp_path: Path) -> None:
+    _, start = split_header(whole)
+    path = tmp_path / "m"
+    for place in range(0, start, 37):
+        for other in (b" ", b"0", b"\t"):
+            if whole[place : place + 1] != other:
+                path.write_bytes(whole[:place] + other + whole[place + 1 :])
+                with pytest.raises(CheckpointError):
+                    read_header(path)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 100, -1])
+def test_a_truncated_file_is_refused(whole: bytes, tmp_path: Path, kept: int) -> None:
+    assert_refused(tmp_path / "m", whole[:kept], "was changed")
+
+
+def test_an_extended_file_is_refused(whole: bytes, tmp_path: Path) -> None:
+    assert_refused(tmp_path / "m", whole + b"\0", "was changed")
+
+
+def test_a_scaling_is_saved_with_the_model(tmp_path: Path) -> None:
+    scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
+    model = ConvGNP(TINY)
+    save_checkpoint(tmp_path / "own", model, scaling=scaling, provenance={"note": "mine"})
+    assert load_scaling(tmp_path / "own") == scaling
+    assert read_header(tmp_path / "own").provenance["note"] == "mine"
+    save_checkpoint(tmp_path / "plain", model)
+    assert load_scaling(tmp_path / "plain") == IDENTITY
+    with pytest.raises(ValueError, match="scaling must be given once"):
+        save_checkpoint(tmp_path / "m", model, scaling=scaling, provenance={"scaling": {}})
+    save_checkpoint(tmp_path / "bad", model, provenance={"scaling": {"x_offset": 0.0}})
+    with pytest.raises(CheckpointError, match=r"bad: scaling.x_unit is missing"):
+        load_scaling(tmp_path / "bad")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    assert_refused(
+        tmp_path / "m", b"not a checkpoint at all", "does not read as a safetensors file"
+    )
+    save_file({"x": torch.zeros(1)}, tmp_path / "plain")
+    with pytest.raises(CheckpointError, match="it names no format"):
+        load_checkpoint(tmp_path / "plain")
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "missing")
+
+
+def config(**changes: Any) -> str:
+    values = {"num_levels": 2, "beta": 0.1, "num_auxiliary": 50, "base": {"rank": 4}}
+    return json.dumps(values | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "danp_lib/2"}, r"format must be 'danp_lib/1', got 'danp_lib/2'"),
+        ({"format": None}, r"it names no format"),
+        ({"model": "cnp"}, r"model must be one of .*danp.*, got 'cnp'"),
+        ({"model": None}, r"the metadata lack model"),
+        ({"config": config(depth=3)}, r"config\.depth = 3 is unknown"),
+        ({"config": config(beta="0.1")}, r"config\.beta must be a finite number, got '0\.1'"),
+        ({"config": config(beta=2.0)}, r"config: beta must lie in \(0, 1\), got 2\.0"),
+        ({"generator": '{"name": "sine"}'}, r"generator\.name must be one of .*, got 'sine'"),
+        (
+            {"generator": '{"name": "gp", "config": {"noise": -1.0}}'},
+            r"generator\.config: noise must be",
+        ),
+        ({"generator": "[]"}, r"generator must be null or an object"),
+    ],
+)
+def test_metadata_that_do_not_fit_are_refused(
+    whole: bytes, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    assert_refused(tmp_path / "m", forged(whole, **changes), message)
+
+
+def test_a_forged_file_is_accepted_where_it_fits(whole: bytes, tmp_path: Path) -> None:
+    """The refusals above are for their reason, not for the way the files were made."""
+    (tmp_path / "m").write_bytes(forged(whole))
+    assert load_checkpoint(tmp_path / "m").name == "danp"
+
+
+def test_tensors_of_another_configuration_are_refused(whole: bytes, tmp_path: Path) -> None:
+    values = json.loads(split_header(whole)[0]["__metadata__"]["config"])
+    wider = values | {"base": values["base"] | {"channels": 16}}
+    path = tmp_path / "m"
+    assert_refused(
+        path, forged(whole, config=json.dumps(wider)), r"the tensors must be .*\(16, .*got \("
+    )
+    deeper = values | {"base": values["base"] | {"num_layers": 4}}
+    assert_refused(
+        path, forged(whole, config=json.dumps(deeper)), r"the tensors must be .*missing: core"
+    )
+    as_baseline = forged(whole, model="convgnp", config=json.dumps(values["base"]))
+    assert_refused(path, as_baseline, r"the tensors must be those of a convgnp")
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_refused(whole: bytes, tmp_path: Path) -> None:
+    metadata = split_header(whole)[0]["__metadata__"]
+    tensors = load(whole)
+    key = "core.encoder.log_scale"
+    path = tmp_path / "m"
+    fewer = {k: v for k, v in tensors.items() if k != key}
+    assert_refused(path, signed(fewer, metadata), rf"the tensors must .*: missing: {key}\.")
+    more = tensors | {"extra": torch.zeros(1)}
+    assert_refused(path, signed(more, metadata), r"the tensors must .*: unexpected: extra\.")
+    longer = tensors | {key: torch.zeros(4)}
+    assert_refused(
+        path, signed(longer, metadata), rf"the tensors .*{key} must be \(3,\).*got \(4,\)"
+    )
+    double = tensors | {key: tensors[key].double()}
+    assert_refused(
+        path, signed(double, metadata), r"the tensors .*float32, got \(3,\) torch.float64"
+    )
+
+
+def test_a_failing_write_keeps_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, BUILDERS["convcnp"]())
+    old = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(path, BUILDERS["danp"]())
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_that_are_not_finite_float32_are_not_saved(tmp_path: Path) -> None:
+    model = BUILDERS["convcnp"]()
+    with pytest.raises(ValueError, match=r"weight core.* must be finite float32, got .*float64"):
+        save_checkpoint(tmp_path / "m", model.double())
+    model.float()
+    next(model.parameters()).data.fill_(float("nan"))
+    with pytest.raises(ValueError, match=r"finite float32, .* 1 values that are not finite"):
+        save_checkpoint(tmp_path / "m", model)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_registered_classes_are_saved(tmp_path: Path) -> None:
+    class Own(ConvCNP):
+        """A subclass, which would come back as its parent."""
+
+    with pytest.raises(ValueError, match=r"registered class .* got Own with the name 'convcnp'"):
+        save_checkpoint(tmp_path / "m", Own(replace(TINY, rank=0)))
+
+
+def test_a_prior_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    x = torch.linspace(-1.0, 1.0, 3).reshape(1, 3, 1)
+    observed = Observations(table=PointSet(x, x))
+    with pytest.raises(ValueError, match=r"must be one of sawtooth.* got 'observations'; leave it"):
+        save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=observed)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_registered_class_is_loaded_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MODELS", dict(MODELS))
+    assert register(_Line) is _Line
+    assert register(_Line) is _Line, "a module that is loaded anew"
+    assert config_class("line") is _LineConfig
+    save_checkpoint(tmp_path / "m", _Line(_LineConfig(3)))
+    assert load_checkpoint(tmp_path / "m").config == _LineConfig(3)
+
+    class Another(nn.Module):
+        name = "line"
+
+    with pytest.raises(ValueError, match=r"name must be new, got 'line', which is _Line"):
+        register(Another)
+
+
+@dataclass(frozen=True)
+class _LineConfig:
+    width: int
+
+
+class _Line(nn.Module):
+    name = "line"
+
+    def __init__(self, config: _LineConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.zeros(config.width))

@@ -1,0 +1,131 @@
+"""Pretrained models are found by name, and only as they were published."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import danp_lib
+from danp_lib.storage import pretrained
+from danp_lib.storage.card import Card, Hardware, write_card
+from danp_lib.storage.checkpoint import CheckpointError, save_checkpoint
+from danp_lib.models.convnp import ConvCNP, ConvNPConfig
+from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_folders, pretrained_path
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=0)
+CARD = Card(
+    name="convcnp-gp",
+    model="convcnp",
+    dataset="gp",
+    recipe="fast",
+    seed=0,
+    steps=1,
+    parameters=1,
+    minutes=0.0,
+    hardware=Hardware("cpu", None, 1),
+    validation=None,
+    commit=None,
+    danp_lib="0",
+    torch="0",
+    command="danp train",
+    sha256="",
+)
+SHIPPED = [name for name in PRETRAINED if (pretrained_folders()[1] / f"{name}.json").is_file()]
+
+
+def ship(folder: Path, model: ConvCNP) -> Path:
+    folder.mkdir()
+    path = folder / "convcnp-gp.safetensors"
+    save_checkpoint(path, model)
+    write_card(path, replace(CARD, sha256=hashlib.sha256(path.read_bytes()).hexdigest()))
+    return path
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The two places, empty."""
+    found = tmp_path / "package", tmp_path / "clone"
+    monkeypatch.setattr(pretrained, "pretrained_folders", lambda: found)
+    return found
+
+
+def test_the_names() -> None:
+    assert len(PRETRAINED) == len(set(PRETRAINED)) == 17
+    assert {"danp-sawtooth", "ar-convcnp-gp", "danp-f2-square"} <= set(PRETRAINED)
+    assert "danp-f2-gp" not in PRETRAINED
+    assert danp_lib.load_pretrained is load_pretrained
+
+
+def test_the_package_alone_knows_every_kind_of_model() -> None:
+    # A class is registered when its module is imported, and other tests import them all.
+    code = "import danp_lib.storage.checkpoint as c; print(*sorted(c.MODELS))"
+    command = [sys.executable, "-c", code]
+    kinds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(kinds) == {"danp", "convcnp", "convgnp", "ar-convcnp"}
+
+
+def test_the_folders_are_the_package_and_the_clone() -> None:
+    package = Path(danp_lib.__file__).parent
+    assert pretrained_folders() == (package / "checkpoints", package.parent / "checkpoints")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_model_is_found_in_either_folder(folders: tuple[Path, Path], place: int) -> None:
+    model = ConvCNP(TINY)
+    path = ship(folders[place], model)
+    assert pretrained_path("convcnp-gp") == path
+    loaded = load_pretrained("convcnp-gp", device="cpu")
+    assert not loaded.training
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(loaded.state_dict().values(), model.state_dict().values(), strict=True)
+    )
+
+
+def test_the_packages_folder_comes_first(folders: tuple[Path, Path]) -> None:
+    paths = [ship(folder, ConvCNP(TINY)) for folder in folders]
+    assert pretrained_path("convcnp-gp") == paths[0]
+
+
+def test_a_file_that_is_not_the_cards_is_refused(folders: tuple[Path, Path]) -> None:
+    path = ship(folders[0], ConvCNP(TINY))
+    save_checkpoint(path, ConvCNP(TINY))
+    with pytest.raises(CheckpointError, match=r"must have SHA-256 .* \(its card\), got "):
+        load_pretrained("convcnp-gp")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"name must be one of danp-sawtooth, .*got 'danp-sine'"):
+        load_pretrained("danp-sine")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("danp-gp", "--model danp --dataset gp --recipe fast --out danp-gp.safetensors"),
+        ("danp-f2-square", "--model danp --dataset square --levels 2 --recipe fast --out danp-f2-"),
+        ("danp-seed1-gp", "--model danp --dataset gp --seed 1 --recipe fast --out danp-seed1-gp."),
+        ("ar-convcnp-sawtooth", "--model ar-convcnp --dataset sawtooth --recipe fast"),
+    ],
+)
+def test_an_absent_one_says_what_makes_it(
+    folders: tuple[Path, Path], name: str, command: str
+) -> None:
+    ship(folders[1], ConvCNP(TINY))
+    with pytest.raises(FileNotFoundError) as caught:
+        load_pretrained(name)
+    assert f"the weights of {name!r} are not shipped (shipped: convcnp-gp)" in str(caught.value)
+    assert f"danp train {command}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_the_clone_ships_is_as_published(name: str) -> None:
+    model = load_pretrained(name)
+    assert name.startswith(model.name)
+    assert all(p.dtype == torch.float32 for p in model.parameters())

@@ -1,0 +1,210 @@
+"""The stored benchmark sets: that they are what was published, and what they say they are."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from danp_lib.storage import tasks as benchmark
+from danp_lib.storage.tasks import (
+    HASHES,
+    SEEDS,
+    benchmark_path,
+    benchmark_tasks,
+    make_benchmark,
+    sha256,
+    write_benchmarks,
+)
+from danp_lib.data.generators import GENERATORS, GaussianProcess
+from danp_lib.exact.oracles import SawtoothOracle, SquareWaveOracle
+from danp_lib.data.points import PointSet, Task
+
+SETS = {dataset: benchmark_tasks(dataset) for dataset in GENERATORS}
+datasets = pytest.mark.parametrize("dataset", GENERATORS)
+
+
+def pool_of(task: Task) -> PointSet:
+    assert task.pool is not None
+    return task.pool
+
+
+@datasets
+def test_the_file_is_the_published_one(dataset: str) -> None:
+    path = benchmark_path(dataset)
+    published = json.loads((path.parent / HASHES).read_text())
+    assert set(published) == set(GENERATORS)
+    assert sha256(path) == published[dataset]
+    assert path.stat().st_size < 2.4e6
+
+
+@datasets
+def test_the_file_says_how_it_was_made(dataset: str) -> None:
+    with safe_open(benchmark_path(dataset), framework="pt") as stored:
+        metadata = stored.metadata()
+    assert metadata["dataset"] == dataset
+    assert int(metadata["seed"]) == SEEDS[dataset]
+    prior = GENERATORS[dataset]()
+    fields = json.loads(metadata["generator"])
+    assert fields.pop("domain") == list(prior.domain)
+    assert fields == {key: _as_json(getattr(prior, key)) for key in fields}
+    assert {"danp_lib", "torch"} < set(metadata)
+
+
+def _as_json(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@datasets
+def test_ten_tasks_a_context_size(dataset: str) -> None:
+    task = SETS[dataset]
+    assert task.context.sizes.tolist() == [size for size in range(31) for _ in range(10)]
+    assert task.xc.shape == (310, 30, 1)
+    assert task.xt.shape == (310, 50, 1)
+    assert pool_of(task).x.shape == (310, 512, 1)
+    assert task.target.mask.all()
+    assert pool_of(task).mask.all()
+    assert task.xt.dtype == torch.float32
+    padding = ~task.context.mask.unsqueeze(-1)
+    assert not task.xc[padding].any()
+    assert not task.yc[padding].any()
+
+
+@datasets
+def test_inputs_are_uniform_and_all_different(dataset: str) -> None:
+    for x in (real_points(SETS[dataset])[0], SETS[dataset].xt.flatten()):
+        assert (x.abs() <= 2).all()
+        # Four standard errors of the mean and of the mean square of a uniform number on [-2, 2].
+        assert x.mean().abs() < 4 * math.sqrt(4 / 3 / len(x))
+        assert (x.square().mean() - 4 / 3).abs() < 4 * math.sqrt(64 / 45 / len(x))
+    assert len(SETS[dataset].xt.unique()) > 0.99 * 310 * 50
+
+
+def real_points(task: Task) -> tuple[Tensor, Tensor]:
+    return task.xc[task.context.mask].flatten(), task.yc[task.context.mask].flatten()
+
+
+def joined(task: Task) -> tuple[Tensor, Tensor]:
+    """All real points of one task in order of x, in float64."""
+    points = task.context.compact().concat(task.target).concat(pool_of(task))
+    order = points.x.flatten().argsort()
+    return points.x.flatten()[order].double(), points.y.flatten()[order].double()
+
+
+@pytest.mark.parametrize("row", range(0, 310, 13))
+def test_every_point_of_a_sawtooth_lies_on_one_wave(row: int) -> None:
+    x, y = joined(SETS["sawtooth"][row])
+    # Between neighbors that no jump separates, the slope is omega d: the same everywhere.
+    dx, dy = x.diff(), y.diff()
+    slope = (dy / dx)[dy.abs() < 0.25].median()
+    assert 2.0 < slope.abs() < 4.0
+    # The wave at slope s is y = (s x - psi) mod 1. Refine s from the residuals' own slope.
+    for _ in range(3):
+        turns = y - slope * x
+        residual = torch.remainder(turns - turns[len(x) // 2] + 0.5, 1.0) - 0.5
+        slope = slope + (residual * (x - x.mean())).sum() / (x - x.mean()).square().sum()
+    turns = y - slope * x
+    residual = torch.remainder(turns - turns[len(x) // 2] + 0.5, 1.0) - 0.5
+    assert (residual - residual.mean()).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("row", range(0, 310, 13))
+def test_every_point_of_a_square_wave_lies_on_one_wave(row: int) -> None:
+    x, y = joined(SETS["square"][row])
+    assert set(y.tolist()) == {0.0, 1.0}
+    jumps = (y.diff() != 0).nonzero().flatten()
+    edges = 0.5 * (x[jumps] + x[jumps + 1])
+    slack = (x[jumps + 1] - x[jumps]).max()
+    # The edges of one wave are 1 / omega apart, with omega in (1, 3).
+    steps = edges.diff()
+    assert (steps - steps.mean()).abs().max() < 2 * slack
+    assert 1 / 3 - slack < steps.mean() < 1 + slack
+
+
+@pytest.mark.parametrize(("dataset", "sizes"), [("sawtooth", (2, 6)), ("square", (12, 30))])
+def test_the_exact_posterior_accepts_the_tasks(dataset: str, sizes: tuple[int, ...]) -> None:
+    oracle = {"sawtooth": SawtoothOracle, "square": SquareWaveOracle}[dataset]()
+    for size in sizes:
+        task = SETS[dataset][10 * size : 10 * size + 2]
+        per_target = oracle.log_prob(task.context, task.target) / 50
+        # What is uncertain costs little of what the floor allows, log(398.9) = 5.989.
+        assert (per_target > 5.6).all()
+        assert (per_target < 0.5 * math.log(1e6 / (2 * math.pi))).all()
+
+
+def test_gp_values_have_the_kernel_as_their_covariance() -> None:
+    pool, prior = pool_of(SETS["gp"]), GaussianProcess()
+    x, y = pool.x[:, :150].double(), pool.y[:, :150].double()
+    distance = (x - x.mT).abs()
+    products = y * y.mT
+    for low, high in ((0.0, 0.02), (0.2, 0.3), (0.5, 0.6), (1.5, 2.5)):
+        near = (distance > low) & (distance < high)
+        # A task is one sample, however many pairs it has.
+        per_task = (products * near).sum(dim=(1, 2)) / near.sum(dim=(1, 2))
+        expected = (prior.kernel(x, x) * near).sum() / near.sum()
+        assert (per_task.mean() - expected).abs() < 4 * per_task.std() / math.sqrt(310)
+
+
+def test_gp_tasks_are_whitened_by_the_exact_covariance() -> None:
+    """Context, targets and pool are jointly one function: their whitened values are standard."""
+    task, prior = SETS["gp"], GaussianProcess()
+    for row in (0, 155, 309):
+        x, y = joined(task[row])
+        kernel = prior.kernel(x[None, :, None], x[None, :, None])[0]
+        lower = torch.linalg.cholesky(kernel + prior.jitter * torch.eye(len(x)))
+        white = torch.linalg.solve_triangular(lower, y.unsqueeze(1), upper=False)
+        assert (white.square().mean() - 1).abs() < 5 * math.sqrt(2 / len(x))
+
+
+@datasets
+def test_made_anew_the_tasks_are_alike(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "CONTEXT_SIZES", (0, 3))
+    monkeypatch.setattr(benchmark, "TASKS_PER_SIZE", 2)
+    monkeypatch.setattr(benchmark, "POOL_SIZE", 40)
+    one, other = make_benchmark(dataset), make_benchmark(dataset)
+    assert one.context.sizes.tolist() == [0, 0, 3, 3]
+    assert torch.equal(one.yt, other.yt)
+    assert torch.equal(pool_of(one).x, pool_of(other).x)
+    monkeypatch.undo()
+    with safe_open(benchmark_path(dataset), framework="pt") as stored:
+        made_with = stored.metadata()["torch"].split("+")[0]
+    if torch.__version__.split("+")[0] == made_with:
+        monkeypatch.setattr(benchmark, "CONTEXT_SIZES", (0, 1))
+        again = make_benchmark(dataset)
+        # To rounding: the matrix products of another processor differ in the last place.
+        torch.testing.assert_close(again.yt, SETS[dataset].yt[:20], rtol=0, atol=1e-5)
+        assert torch.equal(pool_of(again).x, pool_of(SETS[dataset]).x[:20])
+
+
+def test_sets_are_written_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "CONTEXT_SIZES", (0, 1))
+    monkeypatch.setattr(benchmark, "TASKS_PER_SIZE", 1)
+    monkeypatch.setattr(benchmark, "POOL_SIZE", 8)
+    folder = tmp_path / "sets"
+    write_benchmarks(folder)
+    hashes = json.loads((folder / HASHES).read_text())
+    assert hashes == {name: sha256(folder / f"{name}.safetensors") for name in GENERATORS}
+    with pytest.raises(FileExistsError, match="written once"):
+        write_benchmarks(folder)
+    write_benchmarks(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / HASHES).read_text()) == hashes
+
+
+def test_a_changed_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = benchmark_path("gp")
+    changed = bytearray(original.read_bytes())
+    changed[-1] ^= 1
+    (tmp_path / "gp.safetensors").write_bytes(changed)
+    (tmp_path / HASHES).write_text((original.parent / HASHES).read_text())
+    monkeypatch.setattr(benchmark, "benchmark_path", lambda _: tmp_path / "gp.safetensors")
+    with pytest.raises(ValueError, match="it was changed"):
+        benchmark_tasks("gp")
+
+
+def test_unknown_sets_are_refused_by_name() -> None:
+    for function in (benchmark_tasks, benchmark_path, make_benchmark):
+        with pytest.raises(ValueError, match=r"dataset must be one of sawtooth.* got 'sine'"):
+            function("sine")

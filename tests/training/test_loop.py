@@ -1,0 +1,383 @@
+"""The loop: it learns, resumes bit for bit, and says why where the loss is not finite."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANPConfig
+from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
+from danp_lib.training.objective import BatchConfig, batch_log_likelihood
+from danp_lib.training.optim import Optimizer
+from danp_lib.training.recipes import build_model
+from danp_lib.training.resume import Model, RunState, TrainingConfig
+from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+RUN = TrainingConfig(
+    num_steps=9,
+    batch=BatchConfig(batch_size=4, num_targets=20),
+    warmup_steps=2,
+    log_every=2,
+    validate_every=4,
+    num_validation_batches=1,
+)
+
+
+def tiny(name: str = "danp", **changes: Any) -> Model:
+    if name == "danp":
+        config = DANPConfig(base=TINY, num_levels=2, num_auxiliary=20)
+        return build_model(name, replace(config, **changes), seed=0)
+    return build_model(name, replace(TINY, rank=4 if name == "convgnp" else 0), seed=0)
+
+
+def weights(model: Model) -> dict[str, Tensor]:
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def assert_same_weights(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("name", ["danp", "convcnp", "convgnp"])
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_stopping_and_resuming_changes_no_bit(name: str, optimizer: str, tmp_path: Path) -> None:
+    run = replace(RUN, optimizer=optimizer)  # type: ignore[arg-type]
+    whole = tiny(name)
+    history = train(whole, Sawtooth(), run, folder=tmp_path / "whole", progress=False)
+    assert history[-1]["step"] == run.num_steps
+    parts = 0
+    # Out of time at once, each call makes one step, from a model that knows nothing of the last.
+    while True:
+        piecewise = tiny(name)
+        records = train(
+            piecewise, Sawtooth(), run, folder=tmp_path / "parts", max_minutes=0.0, progress=False
+        )
+        parts += 1
+        if records[-1]["step"] == run.num_steps:
+            break
+    assert parts == run.num_steps
+    assert_same_weights(weights(whole), weights(piecewise))
+    assert records[-1]["validation"] == history[-1]["validation"]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    first = tiny()
+    history = train(first, Sawtooth(), RUN, folder=tmp_path, progress=False)
+    before = (tmp_path / "state.safetensors").read_bytes()
+    again = tiny()
+    assert train(again, Sawtooth(), RUN, folder=tmp_path, progress=False) == history
+    assert_same_weights(weights(first), weights(again))
+    assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+def test_snapshots_are_checkpoints_at_powers_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danp_lib.training.resume.FIRST_SNAPSHOT", 2)
+    model = tiny()
+    run = replace(RUN, num_steps=8)
+    train(model, Sawtooth(), run, folder=tmp_path, snapshots=True, progress=False)
+    names = sorted(path.stem for path in tmp_path.glob("step-*.safetensors"))
+    assert names == ["step-2", "step-4", "step-8"]
+    last = load_checkpoint(tmp_path / "step-8.safetensors")
+    assert_same_weights(weights(last), weights(model))
+    assert read_header(tmp_path / "step-4.safetensors").provenance["steps"] == 4
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, {tests!r})
+    from danp_lib.data.generators import Sawtooth
+    from danp_lib.training.loop import train
+    from test_training import RUN, tiny
+    from dataclasses import replace
+    run = replace(RUN, num_steps=10_000_000, validate_every=5)
+    print("started", flush=True)
+    train(tiny(), Sawtooth(), run, folder=Path(sys.argv[1]), progress=False)
+    print("left in good order", flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_a_state_that_a_run_goes_on_from(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    code = SCRIPT.format(tests=str(Path(__file__).parent))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    deadline = time.monotonic() + 60.0
+    while not (tmp_path / "state.safetensors").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    if number != signal.SIGKILL:
+        assert "left in good order" in output
+        assert process.returncode == 0
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    stopped_at = max(json.loads(line)["step"] for line in lines)
+    end = stopped_at + 2
+    # The length of the run stands in its description, so the reference is the same long run.
+    run = replace(RUN, num_steps=10_000_000, validate_every=5)
+    resumed, whole = tiny(), tiny()
+    _steps_until(resumed, run, end, tmp_path)
+    _steps_until(whole, run, end, tmp_path / "whole")
+    assert_same_weights(weights(resumed), weights(whole))
+
+
+class _Enough(Exception):
+    pass
+
+
+def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> None:
+    def stop(record: dict[str, int]) -> None:
+        if record["step"] >= end:
+            raise _Enough
+
+    with pytest.raises(_Enough):
+        train(
+            model,
+            Sawtooth(),
+            replace(run, log_every=RUN.log_every),
+            folder=folder,
+            progress=False,
+            callback=stop,
+        )
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    others: list[tuple[Model, TaskGenerator, TrainingConfig, str]] = [
+        (tiny(), Sawtooth(), replace(RUN, seed=1), r"training.seed: 0 there, 1 here"),
+        (tiny("convgnp"), Sawtooth(), RUN, r"model: 'danp' there, 'convgnp' here"),
+        (tiny(), GaussianProcess(), RUN, r"dataset: 'sawtooth' there, 'gp' here"),
+        (tiny(), Sawtooth(noise=0.1), RUN, r"task_generator.noise: 0.0 there, 0.1 here"),
+    ]
+    for model, task_generator, run, message in others:
+        with pytest.raises(ValueError, match=f"holds another run .*{message}"):
+            train(model, task_generator, run, folder=tmp_path, progress=False)
+
+
+def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"state\.safetensors is not a whole .*remove it to start"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+def rewrite(path: Path, metadata: dict[str, str] | None = None, **changes: Tensor | None) -> None:
+    """Write a state anew, with other tensors, or without those given as ``None``."""
+    with safe_open(path, framework="pt") as stored:
+        kept = stored.metadata() if metadata is None else metadata
+    tensors = {**load_file(path), **changes}
+    save_file({key: value for key, value in tensors.items() if value is not None}, path, kept)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda state, log: rewrite(state, {}), "KeyError('description')"),
+        (lambda state, log: rewrite(state, generator=None), "KeyError('generator')"),
+        (lambda state, log: rewrite(state, None, **{"model.more": torch.ones(1)}), "more"),
+        (lambda state, log: log.unlink(), "FileNotFoundError"),
+        (lambda state, log: log.write_text(log.read_text()[:-3]), "JSONDecodeError"),
+        (lambda state, log: log.write_bytes(b"\xff"), "UnicodeDecodeError"),
+        (lambda state, log: log.write_text("[]\n"), "TypeError"),
+        (lambda state, log: log.write_text(""), "IndexError"),
+        (lambda state, log: log.write_text('{"step": 0}\n'), "no record of step 1"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_its_path(
+    damage: Callable[[Path, Path], None], message: str, tmp_path: Path
+) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    state = tmp_path / "state.safetensors"
+    damage(state, tmp_path / "log.jsonl")
+    says = re.escape(str(state)) + f" is not a whole .*{re.escape(message)}.*; remove it to start"
+    with pytest.raises(ValueError, match=says):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+def test_a_run_of_another_device_is_refused(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    # A GPU's generator has a state of 16 bytes.
+    rewrite(tmp_path / "state.safetensors", generator=torch.zeros(16, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"another run \(device: 'another kind' there, 'cpu' here"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+SINGLE: Any = np.float32(0.25)
+
+
+@pytest.mark.parametrize(
+    ("base", "run", "message"),
+    [
+        (replace(TINY, margin=SINGLE), RUN, r"config\.base\.margin must .*float32"),
+        (replace(TINY, domain=(-8 * SINGLE, 2.0)), RUN, r"config\.base\.domain must .*float32"),
+        (TINY, replace(RUN, jitter=SINGLE), r"training\.jitter must .*float32"),
+    ],
+)
+def test_a_run_that_could_not_be_saved_is_refused_before_its_first_step(
+    base: ConvNPConfig, run: TrainingConfig, message: str, tmp_path: Path
+) -> None:
+    model = tiny(base=base)
+    before = weights(model)
+    with pytest.raises(ValueError, match=message):
+        train(model, Sawtooth(), run, folder=tmp_path, progress=False)
+    assert_same_weights(weights(model), before)
+
+
+@pytest.mark.parametrize("name", ["danp", "convcnp"])
+def test_a_prior_off_the_domain_is_refused_before_the_first_step(name: str) -> None:
+    message = (
+        r"the domain of task_generator must lie in the model's domain \[-2.0, 2.0\], got "
+        r"\[-40.0, 40.0\]"
+    )
+    model = tiny(name)
+    before = weights(model)
+    with pytest.raises(ValueError, match=message):
+        train(model, Sawtooth(domain=(-40.0, 40.0)), RUN, progress=False)
+    assert_same_weights(weights(model), before)
+    train(model, Sawtooth(domain=(-2.0, 1.0)), RUN, max_minutes=0.0, progress=False)
+
+
+def test_levels_of_another_size_than_the_models_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"num_auxiliary .* num_targets .* got 7 and 20"):
+        train(tiny(num_auxiliary=7), Sawtooth(), RUN, progress=False)
+    train(tiny(num_auxiliary=7, num_levels=0), Sawtooth(), replace(RUN, num_steps=1))
+
+
+@dataclass(frozen=True)
+class Faulty(Sawtooth):
+    """A generator that goes wrong at its seventh batch."""
+
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        y = super().sample_outputs(x, generator=generator)
+        calls.append(1)
+        # Three validation batches are drawn first.
+        return y * torch.nan if len(calls) == 3 + 7 else y
+
+
+calls: list[int] = []
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_cause_and_keeps_the_last_good_state(
+    tmp_path: Path,
+) -> None:
+    calls.clear()
+    with pytest.raises(NonFiniteLossError, match=r"step 6: .* bad data: context.y must be finite"):
+        train(tiny(), Faulty(), RUN, folder=tmp_path, progress=False)
+    model = tiny()
+    history = train(model, Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    assert history[-1]["step"] == 5  # one more than the last saved step
+    assert all(v.isfinite().all() for v in model.state_dict().values())
+
+
+@pytest.mark.parametrize("loss", [torch.nan, -torch.inf])
+def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is_finite(
+    loss: float,
+) -> None:
+    model = tiny()
+    before = weights(model)
+    optimizer = Optimizer(
+        model, kind="adam", learning_rate=1.0, muon_learning_rate=1.0, gradient_clip=None
+    )
+    generator = torch.Generator().manual_seed(0)
+    step = TrainingStep(RunState(model, optimizer, generator, Sawtooth(), RUN), False)
+    step.likelihood = lambda *args, **kwargs: batch_log_likelihood(*args, **kwargs) - loss
+    with pytest.raises(NonFiniteLossError, match=f"step 0: the loss is {loss}, though each"):
+        step()
+    assert_same_weights(weights(model), before)
+
+
+def test_records_are_written_as_json_lines_and_hold_every_level(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+    history = train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False, callback=seen.append)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == history == seen
+    assert [r["step"] for r in history] == [2, 4, 6, 8, 9]
+    assert [r["step"] for r in history if "validation" in r] == [4, 8, 9]
+    for record in history:
+        assert len(record["log_likelihood_by_level"]) == 3
+
+
+def test_training_learns_a_gaussian_process() -> None:
+    model = tiny("convgnp")
+    run = replace(RUN, num_steps=150, validate_every=150, log_every=25, learning_rate=3e-3)
+    history = train(model, GaussianProcess(), run, progress=False)
+    # A standard normal guess scores -1.42 nats a target.
+    assert history[0]["log_likelihood"] < -1.2
+    assert history[-1]["validation"][0] > -0.95
+
+
+def test_training_touches_no_global_generator() -> None:
+    before = torch.get_rng_state()
+    train(tiny(), Sawtooth(), replace(RUN, num_steps=2), progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_steps": 0}, "num_steps must be >= 1, got 0"),
+        ({"num_steps": 2.5}, "num_steps must be an integer, got 2.5"),
+        ({"warmup_steps": -1}, "warmup_steps must be >= 0, got -1"),
+        ({"jitter_steps": -1}, "jitter_steps must be >= 0, got -1"),
+        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive and finite, got -1.0"),
+        ({"learning_rate": math.inf}, "learning_rate must be positive and finite, got inf"),
+        ({"muon_weight_decay": -3}, "muon_weight_decay must be >= 0 and finite, got -3"),
+        ({"muon_weight_decay": math.nan}, "muon_weight_decay must be >= 0 and finite, got nan"),
+        ({"loss_knee": math.nan}, "loss_knee must be finite or None, got nan"),
+        ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
+        (
+            {"schedule": "linear"},
+            "schedule must be 'constant', 'cosine' or 'quadratic', got 'linear'",
+        ),
+        *(
+            ({"jitter": jitter}, f"finite variance >= 0 for a constant schedule, got {jitter}")
+            for jitter in (-1.0, math.nan, math.inf)
+        ),
+        *(
+            (
+                {"jitter_schedule": "geometric", "jitter": jitter},
+                f"jitter must be a finite variance >= 1e-06 for a geometric .* got {jitter}",
+            )
+            for jitter in (0.0, 9e-7, math.nan)
+        ),
+        ({"jitter_schedule": "linear"}, "must be 'constant' or 'geometric', got 'linear'"),
+        ({"gradient_clip": 0.0}, "gradient_clip must be positive or None, got 0.0"),
+    ],
+)
+def test_bad_runs_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(RUN, **arguments)  # type: ignore[arg-type]

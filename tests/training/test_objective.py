@@ -1,0 +1,188 @@
+"""Batches, the likelihood that training maximizes, and what is said when it fails."""
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.data.generators import Sawtooth
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.data.noising import sample_augmented_task
+from danp_lib.training.objective import (
+    BatchConfig,
+    batch_log_likelihood,
+    cause_of_failure,
+    draw_batch,
+    draw_levels,
+    draw_validation_batches,
+    training_loss,
+    validation_log_likelihood,
+)
+from danp_lib.training.recipes import build_model
+
+TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
+
+
+def tiny_danp(num_levels: int = 2) -> DANP:
+    model = build_model("danp", DANPConfig(base=TINY, num_levels=num_levels), seed=0)
+    assert isinstance(model, DANP)
+    return model
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_levels_are_one_a_batch_and_uniform() -> None:
+    g, config = seeded(), BatchConfig(batch_size=4)
+    draws = torch.stack([draw_levels(3, config, generator=g) for _ in range(4000)])
+    assert (draws == draws[:, :1]).all()
+    shares = draws[:, 0].bincount(minlength=4) / 4000
+    assert shares.tolist() == pytest.approx([0.25] * 4, abs=4 * (0.25 * 0.75 / 4000) ** 0.5)
+
+
+def test_the_clean_fraction_is_the_share_of_level_zero_and_the_rest_is_even() -> None:
+    g, config = seeded(), BatchConfig(batch_size=1, clean_fraction=0.5)
+    draws = torch.cat([draw_levels(2, config, generator=g) for _ in range(4000)])
+    shares = draws.bincount(minlength=3) / 4000
+    assert shares.tolist() == pytest.approx([0.5, 0.25, 0.25], abs=4 * (0.25 / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize("level_per", ["batch", "task"])
+@pytest.mark.parametrize("clean_fraction", [None, 0.5])
+def test_a_model_without_levels_has_level_zero_alone(
+    clean_fraction: float | None, level_per: Literal["batch", "task"]
+) -> None:
+    g = seeded()
+    config = BatchConfig(batch_size=16, clean_fraction=clean_fraction, level_per=level_per)
+    for _ in range(8):
+        assert (draw_levels(0, config, generator=g) == 0).all()
+        assert draw_batch(tiny_danp(0), Sawtooth(), config, generator=g).target.batch_size == 16
+
+
+def test_levels_differ_within_a_batch_where_they_are_drawn_per_task() -> None:
+    levels = draw_levels(3, BatchConfig(batch_size=64, level_per="task"), generator=seeded())
+    assert levels.unique().tolist() == [0, 1, 2, 3]
+
+
+def test_the_likelihood_is_that_of_the_models_own_forward() -> None:
+    model = tiny_danp()
+    augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=seeded())
+    for level in range(3):
+        batch = augmented.masked(torch.full((3,), level))
+        predictive = model(
+            augmented.context, augmented.levels[1:], augmented.levels[level].x, level
+        )
+        expected = predictive.log_prob(augmented.levels[level].y) / 50
+        torch.testing.assert_close(batch_log_likelihood(model, batch), expected)
+
+
+def test_one_level_a_task_is_each_task_at_its_level() -> None:
+    model = tiny_danp()
+    augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=seeded())
+    together = batch_log_likelihood(model, augmented.masked(torch.tensor([2, 0, 1])))
+    for row, level in enumerate([2, 0, 1]):
+        alone = batch_log_likelihood(model, augmented.masked(torch.full((3,), level)))
+        torch.testing.assert_close(together[row], alone[row])
+
+
+def test_jitter_goes_on_the_diagonal_of_the_covariance() -> None:
+    model = build_model("convgnp", TINY, seed=0)
+    assert isinstance(model, ConvGNP)
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=seeded())
+    predictive = model(batch.context, batch.target.x)
+    dense = torch.distributions.MultivariateNormal(
+        predictive.mean.squeeze(-1), predictive.covariance_matrix + 0.01 * torch.eye(50).double()
+    )
+    expected = dense.log_prob(batch.target.y.double().squeeze(-1)) / 50
+    torch.testing.assert_close(batch_log_likelihood(model, batch, jitter=0.01), expected)
+
+
+def test_validation_batches_hold_their_level_and_score_like_training_ones() -> None:
+    model = tiny_danp()
+    config = BatchConfig(batch_size=4)
+    batches = draw_validation_batches(model, Sawtooth(), config, num_batches=2, generator=seeded())
+    assert [len(level) for level in batches] == [2, 2, 2]
+    for level, group in enumerate(batches):
+        for batch in group:
+            assert torch.equal(torch.as_tensor(batch.level), torch.full((4,), level))
+    scores = validation_log_likelihood(model, batches)
+    expected = torch.cat([batch_log_likelihood(model, b) for b in batches[1]]).mean().item()
+    assert scores[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size and num_targets must be >= 1, got 0"),
+        ({"clean_fraction": 0.0}, "clean_fraction must lie in"),
+        ({"level_per": "point"}, "level_per must be 'batch' or 'task', got 'point'"),
+    ],
+)
+def test_bad_batches_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BatchConfig(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_cause_of_a_failure_is_named() -> None:
+    model = tiny_danp()
+    config = BatchConfig(batch_size=2)
+    batch = draw_batch(model, Sawtooth(), config, generator=seeded())
+    # Where nothing else is wrong, only the gradient is left.
+    loss = torch.tensor(1.0)
+    assert cause_of_failure(model, batch, loss) == "the loss is finite but its gradient is not"
+    assert cause_of_failure(model, batch, loss * torch.nan).startswith("the loss is nan, though")
+    batch.target.y[1, 3] = torch.nan
+    assert "bad data: target.y must be finite" in cause_of_failure(model, batch, loss)
+    with torch.no_grad():
+        model.core.encoder.log_scale[0] = torch.nan
+    assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch, loss)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: int) -> None:
+    model, config = tiny_danp(), BatchConfig(batch_size=2)
+    levels = torch.full((2,), level)
+    batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=seeded())
+    batch.auxiliary[0].y[1, 3] = torch.nan
+    cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
+    seen = r"bad data: auxiliary[0].y must be finite at every real point, got [nan] at [1, 3]"
+    assert (seen in cause) == (level == 0)
+
+
+def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build_model("convgnp", TINY, seed=0)
+    assert isinstance(model, ConvGNP)
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=3), generator=seeded())
+    made = model.predict(batch.context, batch.target.x)
+    sign = torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1)
+    # The factor outweighs the diagonal, so that the marginal variances stay positive.
+    broken = LowRankNormal(made.mean, sign * made.diagonal, torch.ones_like(made.factor))
+    assert (broken.variance > 0).all()
+    assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
+    monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
+    cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
+    assert "not positive definite in tasks [1] of the batch" in cause
+
+
+def test_without_a_knee_the_loss_is_minus_the_mean() -> None:
+    log_likelihood = torch.tensor([3.0, -1e4, 0.5], dtype=torch.float64)
+    assert training_loss(log_likelihood, knee=None) == -log_likelihood.mean()
+
+
+@pytest.mark.parametrize(
+    ("log_likelihood", "gradient"), [(3.0, 1.0), (-2.0, 1.0), (-3.0, 0.5), (-1e6 - 1.0, 1e-6)]
+)
+def test_below_the_knee_a_tasks_gradient_shrinks(log_likelihood: float, gradient: float) -> None:
+    value = torch.tensor([log_likelihood], dtype=torch.float64, requires_grad=True)
+    loss = training_loss(value, knee=-2.0)
+    loss.backward()
+    assert value.grad is not None
+    assert -value.grad.item() == pytest.approx(gradient, rel=1e-5)
+    expected = log_likelihood if log_likelihood > -2.0 else -2.0 - math.log1p(-2.0 - log_likelihood)
+    assert loss.item() == pytest.approx(-expected, rel=1e-9)

@@ -1,0 +1,163 @@
+"""The learning-rate schedule, Muon on kernels, and the optimizer's state."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR
+from danp_lib.training.optim import KernelMuon, Optimizer, jitter_at, schedule_factor
+from danp_lib.training.recipes import build_model
+
+
+def test_the_cosine_falls_from_one_to_zero() -> None:
+    factors = [
+        schedule_factor(s, num_steps=100, warmup_steps=0, schedule="cosine") for s in range(101)
+    ]
+    assert factors[0] == 1.0
+    assert factors[50] == pytest.approx(0.5)
+    assert factors[100] == pytest.approx(0.0, abs=1e-12)
+    assert all(a > b for a, b in itertools.pairwise(factors))
+
+
+def test_the_quadratic_falls_as_the_square_of_the_time_left() -> None:
+    factors = [
+        schedule_factor(s, num_steps=4, warmup_steps=0, schedule="quadratic") for s in range(5)
+    ]
+    assert factors == pytest.approx([1.0, 9 / 16, 1 / 4, 1 / 16, 0.0], abs=1e-12)
+
+
+def test_the_warmup_is_linear_and_never_zero() -> None:
+    factors = [
+        schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)
+    ]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_the_geometric_jitter_falls_by_equal_factors_to_the_floor_and_ends() -> None:
+    jitter = [jitter_at(s, jitter=1e-2, num_steps=4, schedule="geometric") for s in range(6)]
+    assert jitter == pytest.approx([1e-2, 1e-3, 1e-4, 1e-5, 0.0, 0.0], abs=1e-15)
+    last = jitter_at(999, jitter=1e-2, num_steps=1000, schedule="geometric")
+    assert last == pytest.approx(VARIANCE_FLOOR, rel=0.01)
+
+
+def test_the_constant_jitter_stops() -> None:
+    jitter = [jitter_at(s, jitter=0.3, num_steps=2, schedule="constant") for s in range(4)]
+    assert jitter == [0.3, 0.3, 0.0, 0.0]
+    assert jitter_at(0, jitter=0.3, num_steps=0, schedule="constant") == 0.0
+
+
+def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel() -> None:
+    g = torch.Generator().manual_seed(0)
+    start = torch.randn(6, 4, 1, 5, generator=g)
+    kernel = nn.Parameter(start.clone())
+    matrix = nn.Parameter(start.clone().flatten(1))
+    ours = KernelMuon([kernel], momentum=0.95)
+    reference = torch.optim.Muon([matrix], lr=0.03, momentum=0.95, weight_decay=0.0)
+    for _ in range(3):
+        gradient = torch.randn(6, 4, 1, 5, generator=g)
+        kernel.grad, matrix.grad = gradient, gradient.flatten(1)
+        ours.step(torch.tensor(0.03))
+        reference.step()
+    assert not torch.equal(kernel, start)
+    torch.testing.assert_close(kernel.detach().flatten(1), matrix.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_weight_decay_shrinks_the_kernels_before_the_step() -> None:
+    g = torch.Generator().manual_seed(0)
+    start, gradient = torch.randn(2, 6, 4, 1, 5, generator=g)
+    kernels = [nn.Parameter(start.clone()) for _ in range(2)]
+    for kernel, decay in zip(kernels, (0.0, 0.5), strict=True):
+        kernel.grad = gradient.clone()
+        KernelMuon([kernel], momentum=0.95, weight_decay=decay).step(torch.tensor(0.1))
+    torch.testing.assert_close(kernels[1].detach(), kernels[0].detach() - 0.05 * start)
+
+
+def test_muon_takes_the_kernels_and_the_hidden_layers() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_channels=16)
+    model = build_model("convgnp", config, seed=0)
+    muon = optimizer_of(model, "muon").muon
+    assert muon is not None
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(kernel)] for kernel in muon.kernels} == {
+        *(f"core.unet.{part}.weight" for part in ("stem", "out")),
+        *(f"core.unet.{part}.{i}.weight" for part in ("down", "up", "mix") for i in range(2)),
+        *(f"core.hidden.{i}.weight" for i in range(2)),
+    }
+
+
+def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_layers=0)
+    model = build_model("convgnp", config, seed=0)
+    assert model.core.head is None
+    optimizer = optimizer_of(model, "muon")
+    assert optimizer.muon is not None
+    output = model.core.unet.out.weight
+    assert not any(kernel is output for kernel in optimizer.muon.kernels)
+    assert any(parameter is output for parameter in optimizer.adam.param_groups[0]["params"])
+
+
+def small_net() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 3, (1, 3)), nn.Flatten(), nn.Linear(3 * 6, 1))
+
+
+def optimizer_of(net: nn.Module, kind: str, clip: float | None = 1.0) -> Optimizer:
+    return Optimizer(
+        net, kind=kind, learning_rate=1e-2, muon_learning_rate=1e-2, gradient_clip=clip
+    )
+
+
+def take_steps(net: nn.Module, optimizer: Optimizer, count: int, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        net(torch.randn(4, 2, 1, 8, generator=g)).square().mean().backward()
+        optimizer.clip_gradient()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_a_restored_state_goes_on_bit_for_bit(kind: str) -> None:
+    net, twin = small_net(), small_net()
+    optimizer, restored = optimizer_of(net, kind), optimizer_of(twin, kind)
+    take_steps(net, optimizer, 3, seed=1)
+    twin.load_state_dict(net.state_dict())
+    restored.load_state_tensors({k: v.clone() for k, v in optimizer.state_tensors().items()})
+    for each in (optimizer, restored):
+        each.set_factor(0.5)
+    take_steps(net, optimizer, 3, seed=2)
+    take_steps(twin, restored, 3, seed=2)
+    for ours, theirs in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_a_factor_of_zero_stops_every_parameter(kind: str) -> None:
+    net = small_net()
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer = optimizer_of(net, kind)
+    optimizer.set_factor(0.0)
+    take_steps(net, optimizer, 2, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    optimizer.set_factor(1.0)
+    take_steps(net, optimizer, 1, seed=1)
+    assert not any(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_the_gradient_is_clipped_to_the_norm_and_its_norm_before_is_returned() -> None:
+    net = small_net()
+    optimizer = optimizer_of(net, "adam", clip=0.1)
+    (100.0 * net(torch.ones(1, 2, 1, 8))).sum().backward()
+    before = math.sqrt(
+        sum(p.grad.square().sum().item() for p in net.parameters() if p.grad is not None)
+    )
+    norm = optimizer.clip_gradient().item()
+    after = math.sqrt(
+        sum(p.grad.square().sum().item() for p in net.parameters() if p.grad is not None)
+    )
+    assert norm == pytest.approx(before, rel=1e-5)
+    assert after == pytest.approx(0.1, rel=1e-3)

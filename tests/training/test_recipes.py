@@ -1,0 +1,118 @@
+"""The recipes: what the paper's appendix says, and that both build the same models every time."""
+
+import pytest
+import torch
+
+from danp_lib.models.convnp import ConvNPConfig, count_parameters
+from danp_lib.models.danp import DANPConfig
+from danp_lib.data.noising import NoiseSchedule
+from danp_lib.training.recipes import MODELS, RECIPES, build_model, recipe
+
+
+@pytest.mark.parametrize(
+    ("dataset", "num_levels", "beta"),
+    [("sawtooth", 3, 0.08526), ("square", 3, 0.153), ("gp", 2, 0.2115)],
+)
+def test_the_paper_recipe_is_its_appendix(dataset: str, num_levels: int, beta: float) -> None:
+    made = recipe("paper", model="danp", dataset=dataset)
+    assert isinstance(made.model_config, DANPConfig)
+    assert (made.model_config.num_levels, made.model_config.beta) == (num_levels, beta)
+    run = made.training
+    assert run.num_steps * run.batch.batch_size == 500 * 2**14
+    assert (run.optimizer, run.learning_rate, run.schedule) == ("adam", 3e-4, "constant")
+    assert (run.batch.batch_size, run.batch.context_size, run.batch.num_targets) == (
+        16,
+        (0, 30),
+        50,
+    )
+    assert run.batch.clean_fraction is None
+    assert (run.jitter, run.jitter_steps) == (1e-2, 1024)
+
+
+@pytest.mark.parametrize("num_steps", [14_000, 500])
+def test_the_fast_recipe_lets_the_jitter_fall_over_the_first_quarter(num_steps: int) -> None:
+    run = recipe("fast", model="danp", dataset="square", num_steps=num_steps).training
+    assert (run.jitter, run.jitter_schedule, run.loss_knee) == (1e-2, "geometric", -2.0)
+    assert run.jitter_steps == num_steps // 4
+    assert recipe("paper", model="danp", dataset="gp", num_steps=9).training.jitter_steps == 1024
+
+
+def test_the_paper_recipes_have_the_papers_parameter_counts() -> None:
+    counts = {
+        (model, dataset): count_parameters(
+            recipe("paper", model=model, dataset=dataset).build_model()
+        )
+        for model, dataset in [
+            ("convcnp", "gp"),
+            ("convgnp", "gp"),
+            ("danp", "gp"),
+            ("danp", "sawtooth"),
+        ]
+    }
+    assert list(counts.values()) == [329_220, 337_540, 347_402, 352_333]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("model", MODELS)
+def test_all_models_of_a_recipe_get_the_same_budget(name: str, model: str) -> None:
+    run = recipe(name, model=model, dataset="square").training
+    reference = recipe(name, model="danp", dataset="sawtooth").training
+    assert run.batch.context_size == ((0, 80) if model == "ar-convcnp" else (0, 30))
+    for field in ("num_steps", "optimizer", "learning_rate", "schedule", "warmup_steps"):
+        assert getattr(run, field) == getattr(reference, field)
+    assert run.batch.batch_size == reference.batch.batch_size
+
+
+def test_other_levels_keep_the_final_noise_variance() -> None:
+    config = recipe("fast", model="danp", dataset="square", num_levels=2).model_config
+    assert isinstance(config, DANPConfig)
+    assert NoiseSchedule(config.beta, 2).variance(2) == pytest.approx(0.06, rel=1e-12)
+    same = recipe("fast", model="danp", dataset="square", num_levels=3).model_config
+    assert isinstance(same, DANPConfig)
+    assert same.beta == 0.153
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=0)
+    before = torch.get_rng_state()
+    first, second = (build_model("ar-convcnp", config, seed=3).state_dict() for _ in range(2))
+    other = build_model("ar-convcnp", config, seed=4).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert not torch.equal(first["core.unet.stem.weight"], other["core.unet.stem.weight"])
+
+
+def test_the_global_generator_of_a_gpu_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    recipe("paper", model="convcnp", dataset="gp", seed=5).build_model()
+    assert seeded == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("slow", {"model": "danp", "dataset": "gp"}, "recipe must be one of paper, fast"),
+        ("fast", {"model": "gan", "dataset": "gp"}, "model must be one of danp, convcnp"),
+        ("fast", {"model": "danp", "dataset": "x"}, "dataset must be one of sawtooth, square, gp"),
+        ("fast", {"model": "convcnp", "dataset": "gp", "num_levels": 2}, "has no levels"),
+    ],
+)
+def test_unknown_names_are_refused(name: str, arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe(name, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_configuration_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="a danp does not take a ConvNPConfig"):
+        build_model("danp", ConvNPConfig(), seed=0)
+
+
+@pytest.mark.parametrize("dataset", ["sawtooth", "square", "gp"])
+@pytest.mark.parametrize("model", ["danp", "convgnp", "convcnp", "ar-convcnp"])
+def test_the_fast_recipe_conditions_joint_gaussians(model: str, dataset: str) -> None:
+    for name in RECIPES:
+        config = recipe(name, model=model, dataset=dataset).model_config
+        base = config.base if isinstance(config, DANPConfig) else config
+        assert base.conditioned == (name == "fast" and model in ("danp", "convgnp"))
