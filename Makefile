@@ -34,8 +34,10 @@ INSTALLED := .venv/installed
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := .venv/bin/python -m pip --log .venv/install.log
 # The tests of what the paper describes: distributions, tasks, noising, networks, models, training, estimators.
-CORE := $(foreach part,likelihoods generators noising tasks setconv unet conditioning convnp danp rollout \
-	objective optimizers recipes estimators randomness layers,tests/test_$(part).py)
+CORE := tests/distributions tests/nn \
+	$(foreach part,data/test_points data/test_generators data/test_noising \
+	models/test_convnp models/test_danp models/test_conditioning inference/test_likelihood \
+	inference/test_autoregressive training/test_objective training/test_optim training/test_recipes,tests/$(part).py)
 # A file of tests, or a chapter, to a core; each worker holds PyTorch, so never more than four.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
@@ -125,7 +127,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 clean:
 	rm -rf book/_build build dist reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find danp_lib tests scripts -name __pycache__ -prune -exec rm -rf {} +
+	find danp_lib tests scripts book/_ext -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf .venv

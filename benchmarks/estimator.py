@@ -13,10 +13,10 @@ import sys
 import torch
 from measure import build_reference, in_turns, parse_arguments, save, spread, written
 
-from danp_lib.models.danp import DANP
-from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.training.recipes import recipe
 from danp_lib.data.points import Task
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.danp import DANP
+from danp_lib.training.recipes import recipe
 
 NUM_SAMPLES = 1024
 REFERENCE_SAMPLES = 16

@@ -10,11 +10,10 @@ from __future__ import annotations
 import torch
 from measure import build_reference, in_turns, parse_arguments, save, spread, written
 
+from danp_lib.training.loop import TrainingStep
 from danp_lib.training.objective import draw_batch
-from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import recipe
 from danp_lib.training.resume import RunState
-from danp_lib.training.loop import TrainingStep
 
 
 def main() -> None:
@@ -23,13 +22,7 @@ def main() -> None:
     paper = recipe("paper", model="danp", dataset="sawtooth")
     config = paper.training
     model = paper.build_model()
-    optimizer = Optimizer(
-        model,
-        kind=config.optimizer,
-        learning_rate=config.learning_rate,
-        muon_learning_rate=config.muon_learning_rate,
-        gradient_clip=config.gradient_clip,
-    )
+    optimizer = config.build_optimizer(model)
     ours, theirs = (torch.Generator().manual_seed(0) for _ in range(2))
     step = TrainingStep(RunState(model, optimizer, ours, paper.task_generator, config), False)
 

@@ -2,16 +2,16 @@
 
 from importlib.metadata import version
 
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.data.generators import GaussianProcess, Sawtooth, SquareWave
+from danp_lib.data.noising import NoiseSchedule
+from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.noising import NoiseSchedule
-from danp_lib.storage.pretrained import load_pretrained
 from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.data.points import PointSet, Task
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.pretrained import load_pretrained
 
 __version__ = version("danp_lib")
 

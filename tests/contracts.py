@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.points import PointSet
+from danp_lib.models.convnp import ConvNPConfig
 
 Predictive = LowRankNormal | Mixture
 seeds = st.integers(0, 2**32)

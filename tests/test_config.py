@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danp_lib._config import from_dict, to_dict
+from danp_lib.data.generators import GENERATORS
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
-from danp_lib.data.generators import GENERATORS
 from danp_lib.training.recipes import RECIPES, recipe
 from danp_lib.training.resume import TrainingConfig
 

@@ -10,8 +10,6 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 import danp_lib
-from danp_lib.storage.tasks import benchmark_path
-from danp_lib.evaluation.origin import results_folder
 from danp_lib._files import (
     DATA_VARIABLE,
     data_folders,
@@ -19,7 +17,9 @@ from danp_lib._files import (
     with_sorted_header,
     write_atomically,
 )
+from danp_lib.evaluation.origin import results_folder
 from danp_lib.storage.pretrained import pretrained_folders
+from danp_lib.storage.tasks import benchmark_path
 
 
 def test_data_lies_in_the_package_or_beside_it_in_a_clone() -> None:

@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import torch
 
-from danp_lib.storage.tasks import benchmark_tasks
-from danp_lib.storage.checkpoint import load_scaling
 from danp_lib.cli.info import (
     checkpoint_path,
     data_domain,
@@ -20,9 +18,11 @@ from danp_lib.cli.info import (
     off_domain,
 )
 from danp_lib.cli.train import checked_device
-from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import Task, load_tasks
+from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, evaluate
+from danp_lib.storage.checkpoint import load_scaling
+from danp_lib.storage.tasks import benchmark_tasks
 
 
 def read_tasks(tasks: str) -> Task:

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from danp_lib.storage.card import card_paths, read_card
-from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib._config import to_dict
+from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import count_parameters
 from danp_lib.models.danp import DANP
+from danp_lib.storage.card import card_paths, read_card
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.training.recipes import recipe
-from danp_lib.data.scaling import Scaling
 
 
 def checkpoint_path(checkpoint: str) -> Path:

@@ -236,7 +236,7 @@ def predict(
     without an output are left out; that, outputs far off the model's scale and more points than the
     model was trained with are said on the standard error.
     """
-    from danp_lib import cli_predict
+    from danp_lib.cli import predict as cli_predict
 
     levels = cli_predict.parse_quantiles(quantiles)
     cli_predict.predict(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danp_lib.storage.checkpoint import load_scaling, read_header
+from danp_lib._files import check_output, write_atomically
 from danp_lib.cli.info import (
     checkpoint_path,
     data_domain,
@@ -23,12 +23,12 @@ from danp_lib.cli.info import (
     load_model,
     off_domain,
 )
-from danp_lib.models.danp import DANP
-from danp_lib._files import check_output, write_atomically
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import read_columns, read_number, read_output
 from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.data.scaling import Scaling
-from danp_lib.data.points import PointSet
+from danp_lib.models.danp import DANP
+from danp_lib.storage.checkpoint import load_scaling, read_header
 
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
@@ -141,13 +141,7 @@ def predict(
         ValueError: If a file holds what the model cannot take, ``out`` is a file that is read, or a
             number is out of range.
     """
-    if samples < 0:
-        raise ValueError(f"samples must be >= 0, got {samples}.")
-    if x == y:
-        raise ValueError(f"x and y must name different columns, got {x!r} for both.")
-    drawn = [f"sample_{i + 1}" for i in range(samples)]
-    if x in ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn):
-        raise ValueError(f"x must not be named like a column of the result, got {x!r}.")
+    _check_columns(x, y, quantiles, samples)
     source = checkpoint_path(checkpoint)
     check_output(out, source, context, at)
     model, scaling = load_model(checkpoint), load_scaling(source)
@@ -178,13 +172,28 @@ def predict(
         for part in parts
     ]
     columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
+    _write(out, {x: inputs, **columns})
+    return len(inputs)
+
+
+def _check_columns(x: str, y: str, quantiles: Sequence[float], samples: int) -> None:
+    """Refuse names of columns that would meet in the result."""
+    if samples < 0:
+        raise ValueError(f"samples must be >= 0, got {samples}.")
+    if x == y:
+        raise ValueError(f"x and y must name different columns, got {x!r} for both.")
+    drawn = [f"sample_{i + 1}" for i in range(samples)]
+    if x in ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn):
+        raise ValueError(f"x must not be named like a column of the result, got {x!r}.")
+
+
+def _write(out: Path, columns: Mapping[str, Sequence[float]]) -> None:
+    """Write columns of numbers as CSV, to the last digit."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([x, *columns])
-    numbers = zip(inputs, *columns.values(), strict=True)
-    writer.writerows([repr(value) for value in row] for row in numbers)
+    writer.writerow(columns)
+    writer.writerows([repr(value) for value in row] for row in zip(*columns.values(), strict=True))
     write_atomically(out, text.getvalue())
-    return len(inputs)
 
 
 def _columns(

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import torch
 
-from danp_lib.storage.card import Card, card_paths, write_card
-from danp_lib.storage.origin import commit, hardware
-from danp_lib.storage.checkpoint import save_checkpoint
-from danp_lib.inference.compiling import can_compile
 from danp_lib._config import to_dict
+from danp_lib._files import check_writable
+from danp_lib.inference.compiling import can_compile
 from danp_lib.models.convnp import count_parameters
 from danp_lib.models.danp import DANPConfig
-from danp_lib._files import check_writable
+from danp_lib.storage.card import Card, card_paths, write_card
+from danp_lib.storage.checkpoint import save_checkpoint
+from danp_lib.storage.origin import commit, hardware
+from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
 from danp_lib.training.recipes import recipe as get_recipe
-from danp_lib.training.loop import train
+from danp_lib.training.resume import Model, Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -88,11 +89,8 @@ def run_recipe(
     """
     name = checkpoint_name(recipe)
     path, folder = places(out, name)
-    if max_minutes is not None and not max_minutes > 0.0:
-        raise ValueError(f"max-minutes must be positive, got {max_minutes}.")
+    _check_limits(max_minutes, threads)
     if threads is not None:
-        if threads < 1:
-            raise ValueError(f"threads must be >= 1, got {threads}.")
         torch.set_num_threads(threads)
     target = checked_device(device)
     model = recipe.build_model().to(target)
@@ -117,6 +115,30 @@ def run_recipe(
     if steps < num_steps and not out_of_time:
         return None
     command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
+    card = _save(path, model, recipe, history, command=command, made_at=made_at, device=target)
+    return path, card
+
+
+def _check_limits(max_minutes: float | None, threads: int | None) -> None:
+    if max_minutes is not None and not max_minutes > 0.0:
+        raise ValueError(f"max-minutes must be positive, got {max_minutes}.")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be >= 1, got {threads}.")
+
+
+def _save(
+    path: Path,
+    model: Model,
+    recipe: Recipe,
+    history: list[Record],
+    *,
+    command: str,
+    made_at: str | None,
+    device: torch.device,
+) -> Card:
+    """Write the checkpoint, and its card, which holds the checkpoint's hash."""
+    steps = history[-1]["step"]
+    versions = {"danp_lib": version("danp_lib"), "torch": torch.__version__}
     save_checkpoint(
         path,
         model,
@@ -126,8 +148,7 @@ def run_recipe(
             "training": to_dict(recipe.training),
             "steps": steps,
             "command": command,
-            "danp_lib": version("danp_lib"),
-            "torch": torch.__version__,
+            **versions,
         },
     )
     card = Card(
@@ -139,16 +160,15 @@ def run_recipe(
         steps=steps,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
-        hardware=hardware(target),
+        hardware=hardware(device),
         validation=next((tuple(r["validation"]) for r in history[::-1] if "validation" in r), None),
         commit=made_at,
-        danp_lib=version("danp_lib"),
-        torch=torch.__version__,
         command=command,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        **versions,
     )
     write_card(path, card)
-    return path, card
+    return card
 
 
 def checkpoint_name(recipe: Recipe) -> str:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from danp_lib.data.domain import Grid
 from danp_lib.data.generators import TaskGenerator, check_sizes
-from danp_lib.nn.setconv import Grid
 from danp_lib.data.points import PointSet, Task
 
 

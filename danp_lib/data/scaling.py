@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.points import PointSet
 
 Predictive = TypeVar("Predictive", LowRankNormal, Mixture)
 
@@ -21,9 +21,8 @@ class Scaling:
     """An affine map from the data's units to a model's, and back.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
-    part of the model: kept in its checkpoint by :func:`~danp_lib.storage.checkpoint.save_checkpoint`, it is
-    what ``danp predict`` reads and writes the data's units by, and what
-    :func:`~danp_lib.storage.checkpoint.load_scaling` gives back.
+    part of the model: it is kept in its checkpoint, ``danp predict`` reads and writes the data's
+    units by it, and :func:`~danp_lib.storage.checkpoint.load_scaling` gives it back.
 
     Attributes:
         x_offset: The data's x that becomes 0.

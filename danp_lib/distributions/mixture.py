@@ -1,4 +1,4 @@
-"""Mixtures of the Gaussians of :mod:`danp_lib.distributions.gaussian`, joint over a set of outputs."""
+"""Mixtures of joint Gaussians over a set of outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
-from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal, check_value, checked_level
+from danp_lib.distributions.gaussian import (
+    DiagonalNormal,
+    LowRankNormal,
+    check_value,
+    checked_level,
+)
 
 _QUANTILE_STEPS = 60
 

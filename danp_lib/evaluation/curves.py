@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from danp_lib.models.danp import DANP
-from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
-from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
+from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
+from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
+from danp_lib.models.danp import DANP
 
 NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),

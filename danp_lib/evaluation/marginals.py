@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
-from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.origin import (
     Provenance,
@@ -23,11 +24,10 @@ from danp_lib.evaluation.origin import (
     read_result,
     write_result,
 )
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
+from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
 from danp_lib.exact.oracles import Oracle
-from danp_lib._random import spawn
-from danp_lib.data.points import Task
+from danp_lib.models.convnp import ConvNP
+from danp_lib.models.danp import DANP
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def load_marginals(path: str | os.PathLike[str]) -> MarginalsResult:
 
 if __name__ == "__main__":
     parser = command_line(
-        "evaluation_marginals",
+        "evaluation.marginals",
         "Score the marginals on a benchmark set and write the result to a folder.",
     )
     parser.add_argument("--num-samples", type=int, default=256)

@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
-from danp_lib.storage.card import Hardware
-from danp_lib.storage.origin import commit, hardware
-from danp_lib.inference.compiling import can_compile, compile_unet
 from danp_lib._config import from_dict, to_dict
-from danp_lib.evaluation.score import CHUNK_SIZE
 from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import GENERATORS
-from danp_lib.exact.oracles import ORACLES
-from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.data.points import Task
+from danp_lib.evaluation.score import CHUNK_SIZE
+from danp_lib.exact.oracles import ORACLES
+from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.storage.card import Hardware
+from danp_lib.storage.origin import commit, hardware
+from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
 
 CEILING = "ceiling"
 """The name of the exact predictives among the results.

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from danp_lib.evaluation.score import CHUNK_SIZE, ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.evaluation.origin import (
     CEILING,
     NAMES,
@@ -21,6 +20,7 @@ from danp_lib.evaluation.origin import (
     results_folder,
     write_result,
 )
+from danp_lib.evaluation.score import CHUNK_SIZE, ESTIMATORS, Estimator, Evaluation, evaluate
 
 __all__ = [
     "CEILING",
@@ -115,7 +115,7 @@ def load_results(path: str | os.PathLike[str]) -> Result:
 
 if __name__ == "__main__":
     parser = command_line(
-        "evaluation_results",
+        "evaluation.results",
         "Evaluate on a benchmark set and write the result to a folder.",
         compilable=True,
     )

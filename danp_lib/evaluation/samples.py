@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from danp_lib.models.danp import DANP
-from danp_lib.evaluation.score import CHUNK_SIZE
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
 from danp_lib.evaluation.curves import (
     SampleAverage,
     SampleCurve,
@@ -28,8 +28,8 @@ from danp_lib.evaluation.origin import (
     read_result,
     write_result,
 )
-from danp_lib._random import spawn
-from danp_lib.data.points import Task
+from danp_lib.evaluation.score import CHUNK_SIZE
+from danp_lib.models.danp import DANP
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _take_up(partial: Path, subject: Subject) -> tuple[Origin, list[SampleCurve]
 
 if __name__ == "__main__":
     parser = command_line(
-        "evaluation_samples",
+        "evaluation.samples",
         "Estimate the likelihood with more and more samples and write the result to a folder; an "
         "interrupted run goes on where it stopped.",
         compilable=True,

@@ -18,13 +18,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from danp_lib._config import to_dict
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
+from danp_lib.exact.oracles import Oracle
+from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
+from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
-from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.exact.oracles import Oracle
-from danp_lib._random import spawn
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
-from danp_lib.data.points import Task
 
 CHUNK_SIZE = 256
 """Number of samples computed at a time, where nothing else is asked for."""

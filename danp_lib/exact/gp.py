@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess
-from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 
 # Rounding leaves eigenvalues of a singular posterior covariance this far below zero at the most,
 # in units of the prior variance, 1: a thousandth of the default floor.

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.gp import GaussianProcessOracle
 from danp_lib.exact.sawtooth import SawtoothOracle
 from danp_lib.exact.square import SquareWaveOracle
-from danp_lib.data.points import PointSet
 
 __all__ = ["ORACLES", "GaussianProcessOracle", "Oracle", "SawtoothOracle", "SquareWaveOracle"]
 

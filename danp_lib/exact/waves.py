@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.gp import check_inputs
-from danp_lib.data.points import PointSet
 
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from danp_lib.storage.checkpoint import register
+from danp_lib._random import one_by_one, spawn
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.convnp import ConvCNP, ConvNP
 from danp_lib.models.danp import DANP
 from danp_lib.models.denoising import chunks
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
-from danp_lib._random import one_by_one, spawn
-from danp_lib.data.points import PointSet, Task
+from danp_lib.models.registry import register
 
 
 @register

@@ -19,12 +19,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from danp_lib._random import spawn
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP, AuxiliaryInputs
 from danp_lib.models.denoising import chunks
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib._random import spawn
-from danp_lib.data.points import PointSet, Task
 
 Estimator = Literal["model", "noising", "both"]
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
 
 KNOWN_VARIANCE = 1e-8
 """In place of the variance floor where an output is known, in squared units of y.

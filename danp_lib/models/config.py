@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from danp_lib.nn.setconv import Grid
+from danp_lib.data.domain import Grid
 from danp_lib.nn.unet import UNETS
 
 STEPS_PER_SPACING = 16

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from danp_lib.storage.checkpoint import register
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.config import ConvNPConfig as ConvNPConfig
 from danp_lib.models.config import paper_config as paper_config
 from danp_lib.models.core import ConvNPCore as ConvNPCore
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.data.points import PointSet
+from danp_lib.models.registry import register
 
 
 class ConvNP(nn.Module):

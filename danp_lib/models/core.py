@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.models.conditioning import KNOWN_VARIANCE, condition
 from danp_lib.models.config import ConvNPConfig
-from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
-from danp_lib.data.points import PointSet
 from danp_lib.nn.unet import UNETS
 
 

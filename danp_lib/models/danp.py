@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from danp_lib.storage.checkpoint import register
-from danp_lib.models.convnp import ConvNPConfig, ConvNPCore
-from danp_lib.models.denoising import Denoised, Prepared, chunks
+from danp_lib._random import one_by_one, spawn
+from danp_lib.data.noising import NoiseSchedule, mask_levels
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.noising import NoiseSchedule, mask_levels
-from danp_lib._random import one_by_one, spawn
-from danp_lib.data.points import PointSet
+from danp_lib.models.convnp import ConvNPConfig, ConvNPCore
+from danp_lib.models.denoising import Denoised, Prepared, chunks
+from danp_lib.models.registry import register
 
 AuxiliaryInputs = Literal["uniform", "target"]
 """Where the auxiliary sets lie, uniform on the domain, or at the inputs of the targets."""

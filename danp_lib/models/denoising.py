@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from danp_lib.plotting import style as look
+from danp_lib.data.noising import AugmentedTask
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.noising import AugmentedTask
+from danp_lib.plotting import style as look
 from danp_lib.plotting.architecture import plot_architecture
 from danp_lib.plotting.style import as_row, axes, level_style, model_style, style
-from danp_lib.data.points import PointSet
 
 __all__ = [
     "plot_architecture",

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from safetensors.torch import load, save
@@ -24,34 +24,15 @@ from danp_lib._config import from_dict, to_dict
 from danp_lib._files import split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.models.registry import MODELS
 
 FORMAT = "danp_lib/1"
 
-MODELS: dict[str, type[nn.Module]] = {}
-"""The registered model classes by name."""
-
-ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 _UNSIGNED = "0" * 64
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be trusted or used; the message says why."""
-
-
-def register(cls: ModelClass) -> ModelClass:
-    """Class decorator: make a model class known to checkpoints by its ``name``.
-
-    The class is constructed from one argument, ``config``, annotated with a frozen dataclass.
-
-    Raises:
-        ValueError: If another class has the name already.
-    """
-    name = str(cls.name)  # type: ignore[attr-defined]
-    # A module that is loaded anew, as notebooks do, registers the same class again.
-    if name in MODELS and MODELS[name].__qualname__ != cls.__qualname__:
-        raise ValueError(f"name must be new, got {name!r}, which is {MODELS[name].__qualname__}.")
-    MODELS[name] = cls
-    return cls
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def hardware(device: torch.device | str = "cpu") -> Hardware:
 
 def commit() -> str | None:
     """The commit that the library is at in git, marked where files differ from it."""
-    folder = Path(__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]

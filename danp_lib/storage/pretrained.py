@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from danp_lib.storage.card import read_card
-from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 from danp_lib._files import data_folders
 from danp_lib.data.generators import GENERATORS
+from danp_lib.storage.card import read_card
+from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 
 PRETRAINED = (
     *(

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from danp_lib.training.capture import CapturedStep
+from danp_lib._random import spawn
+from danp_lib.data.generators import TaskGenerator
+from danp_lib.data.noising import MaskedTask
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
-from danp_lib.data.generators import TaskGenerator
+from danp_lib.training.capture import CapturedStep
 from danp_lib.training.objective import (
     batch_log_likelihood,
     cause_of_failure,
@@ -28,8 +30,7 @@ from danp_lib.training.objective import (
     training_loss,
     validation_log_likelihood,
 )
-from danp_lib.training.optim import Optimizer, jitter_at, schedule_factor
-from danp_lib._random import spawn
+from danp_lib.training.optim import jitter_at, schedule_factor
 from danp_lib.training.resume import (
     Model,
     Record,
@@ -88,10 +89,7 @@ def train(
         callback: Called with every record.
 
     Returns:
-        The records of the whole run: ``step``, ``minutes``, ``learning_rate`` (as a fraction of the
-        peak), ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean since the
-        last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
-        ``validation``, nats per target of every level.
+        The records of the whole run; see :data:`~danp_lib.training.resume.Record`.
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
@@ -99,27 +97,15 @@ def train(
             a damaged one, or the run has a configuration that cannot be saved there.
     """
     _check_fit(model, task_generator, config)
-    device = next(model.parameters()).device
-    generator = torch.Generator(device=device).manual_seed(config.seed)
+    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
-    optimizer = Optimizer(
-        model,
-        kind=config.optimizer,
-        learning_rate=config.learning_rate,
-        muon_learning_rate=config.muon_learning_rate,
-        muon_weight_decay=config.muon_weight_decay,
-        gradient_clip=config.gradient_clip,
-    )
-    state = RunState(model, optimizer, for_training, task_generator, config)
+    state = RunState(model, config.build_optimizer(model), for_training, task_generator, config)
     place = None if folder is None else Path(folder)
     history = load_state(place, state) if place is not None else []
     step_function = TrainingStep(state, compile_model)
+    count = config.num_validation_batches
     validation = draw_validation_batches(
-        model,
-        task_generator,
-        config.batch,
-        num_batches=config.num_validation_batches,
-        generator=for_validation,
+        model, task_generator, config.batch, num_batches=count, generator=for_validation
     )
     meter = Meter(0 if isinstance(model, ConvNP) else model.num_levels)
     start = time.monotonic() - 60.0 * state.minutes
@@ -127,14 +113,6 @@ def train(
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
     with bar, stop_signals() as stopped:
         while state.step < config.num_steps:
-            optimizer.set_factor(
-                schedule_factor(
-                    state.step,
-                    num_steps=config.num_steps,
-                    warmup_steps=config.warmup_steps,
-                    schedule=config.schedule,
-                )
-            )
             meter.add(step_function())
             state.step += 1
             bar.update()
@@ -144,9 +122,7 @@ def train(
             validating = state.step % config.validate_every == 0 or state.step == config.num_steps
             if state.step % config.log_every == 0 or validating or leaving:
                 state.minutes = (time.monotonic() - start) / 60.0
-                record = {"step": state.step, "minutes": round(state.minutes, 3), **meter.read()}
-                if validating:
-                    record["validation"] = validation_log_likelihood(model, validation)
+                record = _record(state, meter, validation if validating else None)
                 history.append(record)
                 bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
                 if callback is not None:
@@ -157,6 +133,13 @@ def train(
                 break
     model.eval()
     return history
+
+
+def _record(state: RunState, meter: Meter, validation: list[list[MaskedTask]] | None) -> Record:
+    record = {"step": state.step, "minutes": round(state.minutes, 3), **meter.read()}
+    if validation is not None:
+        record["validation"] = validation_log_likelihood(state.model, validation)
+    return record
 
 
 def _check_fit(model: Model, task_generator: TaskGenerator, config: TrainingConfig) -> None:
@@ -204,6 +187,14 @@ class TrainingStep:
             NonFiniteLossError: On a CPU, before the weights move; a GPU is not waited for.
         """
         config = self.state.config
+        self.state.optimizer.set_factor(
+            schedule_factor(
+                self.state.step,
+                num_steps=config.num_steps,
+                warmup_steps=config.warmup_steps,
+                schedule=config.schedule,
+            )
+        )
         self.jitter.fill_(
             jitter_at(
                 self.state.step,

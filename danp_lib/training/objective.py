@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from danp_lib.data.generators import TaskGenerator
+from danp_lib.data.noising import MaskedTask, sample_augmented_task
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
-from danp_lib.data.generators import TaskGenerator
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.data.noising import MaskedTask, sample_augmented_task
 
 
 @dataclass(frozen=True)

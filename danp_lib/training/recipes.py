@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
-from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.training.objective import BatchConfig
 from danp_lib.inference.autoregressive import ARConvCNP
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.training.objective import BatchConfig
 from danp_lib.training.resume import Model, TrainingConfig
 
 RECIPES = ("paper", "fast")

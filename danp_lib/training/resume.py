@@ -15,18 +15,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib._config import to_dict
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
+from danp_lib.models.convnp import ConvNP
+from danp_lib.models.danp import DANP
+from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.optim import Optimizer
 
 Model = ConvNP | DANP
 Record = dict[str, Any]
+"""``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
+since the last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
+``validation``, nats per target of every level."""
 
 FIRST_SNAPSHOT = 1024
 """Steps of the first snapshot of a run; the next ones follow at twice as many."""
@@ -121,6 +124,17 @@ class TrainingConfig:
             raise ValueError(f"loss_knee must be finite or None, got {self.loss_knee}.")
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}.")
+
+    def build_optimizer(self, model: Model) -> Optimizer:
+        """The optimizer of the run, at its first step."""
+        return Optimizer(
+            model,
+            kind=self.optimizer,
+            learning_rate=self.learning_rate,
+            muon_learning_rate=self.muon_learning_rate,
+            muon_weight_decay=self.muon_weight_decay,
+            gradient_clip=self.gradient_clip,
+        )
 
 
 @dataclass

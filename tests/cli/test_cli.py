@@ -21,26 +21,26 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from danp_lib._config import to_dict
 from danp_lib.cli import predict as cli_predict
 from danp_lib.cli import train as cli_train
-from danp_lib.storage import pretrained
-from danp_lib.training import recipes
-from danp_lib.storage.card import read_card, render_card
-from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
-from danp_lib.cli.main import app
 from danp_lib.cli.evaluate import render_table
-from danp_lib._config import to_dict
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.cli.main import app
+from danp_lib.data.generators import Sawtooth
+from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.data.scaling import Scaling
+from danp_lib.data.tables import from_csv
 from danp_lib.evaluation.score import evaluate
 from danp_lib.evaluation.table import table
-from danp_lib.data.generators import Sawtooth
-from danp_lib.training.objective import BatchConfig
-from danp_lib.data.tables import from_csv
-from danp_lib.training.recipes import Recipe
 from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.data.scaling import Scaling
-from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage import pretrained
+from danp_lib.storage.card import read_card, render_card
+from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
+from danp_lib.training import recipes
+from danp_lib.training.objective import BatchConfig
+from danp_lib.training.recipes import Recipe
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 INDEPENDENT = replace(TINY, rank=0)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from danp_lib._config import to_dict
-from danp_lib.models.danp import DANPConfig
-from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.data.noising import NoiseSchedule, sample_augmented_task
-from danp_lib.training.objective import BatchConfig
 from danp_lib.data.observations import Observations, cut_windows, stack
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_arrays
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.danp import DANPConfig
+from danp_lib.training.loop import train
+from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import TrainingConfig
-from danp_lib.data.scaling import Scaling
-from danp_lib.data.points import PointSet
-from danp_lib.training.loop import train
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 

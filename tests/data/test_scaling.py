@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib._config import from_dict, to_dict
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.scaling import Scaling
-from danp_lib.data.points import PointSet
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 offsets = st.floats(-1e4, 1e4)

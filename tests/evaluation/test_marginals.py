@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from danp_lib._random import spawn
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation import origin as evaluation_origin
-from danp_lib.storage.tasks import benchmark_tasks
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.evaluation.marginals import (
     MarginalRecord,
     Marginals,
@@ -23,7 +23,6 @@ from danp_lib.evaluation.marginals import (
     score_marginals,
     score_task,
 )
-from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.exact.oracles import (
     ORACLES,
     GaussianProcessOracle,
@@ -31,9 +30,10 @@ from danp_lib.exact.oracles import (
     SawtoothOracle,
     SquareWaveOracle,
 )
-from danp_lib._random import spawn
 from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.data.points import PointSet, Task
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
 from danp_lib.evaluation import curves as evaluation_curves
 from danp_lib.evaluation import origin as evaluation_origin
 from danp_lib.evaluation import samples as evaluation_samples
-from danp_lib.storage.tasks import benchmark_tasks
-from danp_lib.models.convnp import ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.inference.likelihood import Estimator, log_likelihood
 from danp_lib.evaluation.curves import (
     NUM_SAMPLES,
     SampleCurve,
@@ -33,8 +31,10 @@ from danp_lib.evaluation.samples import (
     save_samples,
 )
 from danp_lib.exact.oracles import GaussianProcessOracle
-from danp_lib._random import spawn
-from danp_lib.data.points import Task
+from danp_lib.inference.likelihood import Estimator, log_likelihood
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
 
 NAME = "danp-gp"
 FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}

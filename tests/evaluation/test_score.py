@@ -13,25 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib.evaluation import origin as evaluation_origin
-from danp_lib.storage.tasks import benchmark_tasks
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
+from danp_lib._random import spawn
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
+from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.evaluation import origin as evaluation_origin
 from danp_lib.evaluation.results import (
     Result,
     load_results,
     run_benchmark,
     save_results,
 )
-from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
-from danp_lib.distributions.mixture import Mixture
+from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
 from danp_lib.exact.oracles import GaussianProcessOracle
-from danp_lib._random import spawn
 from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
-from danp_lib.data.points import PointSet, Task
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
 
 # Variances near 1, so that a fresh network's likelihoods do not underflow.
 SMALL = {

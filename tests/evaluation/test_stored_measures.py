@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from danp_lib.storage.tasks import benchmark_path, sha256
 from danp_lib._config import from_dict
-from danp_lib.models.danp import DANP
-from danp_lib.inference.likelihood import log_likelihood
+from danp_lib._random import spawn
 from danp_lib.evaluation.marginals import load_marginals, marginals_name, score_task
 from danp_lib.evaluation.origin import Provenance, load_subject, results_folder
 from danp_lib.evaluation.samples import load_samples, samples_name
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.danp import DANP
 from danp_lib.storage.pretrained import pretrained_path
-from danp_lib._random import spawn
+from danp_lib.storage.tasks import benchmark_path, sha256
 
 MARGINALS = sorted(results_folder().glob("*-marginals.json"))
 SAMPLES = sorted(results_folder().glob("*-samples.json"))

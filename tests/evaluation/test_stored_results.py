@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
-from danp_lib.storage.card import read_card
 from danp_lib._config import from_dict
-from danp_lib.evaluation.score import ESTIMATORS, evaluate_task
+from danp_lib._random import spawn
 from danp_lib.evaluation.results import (
     CEILING,
     Result,
@@ -19,9 +17,11 @@ from danp_lib.evaluation.results import (
     result_name,
     results_folder,
 )
+from danp_lib.evaluation.score import ESTIMATORS, evaluate_task
 from danp_lib.exact.oracles import ORACLES
+from danp_lib.storage.card import read_card
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib._random import spawn
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
 
 ENDINGS = tuple(f"-{estimator}.json" for estimator in ("exact", *ESTIMATORS))
 PATHS = sorted(p for p in results_folder().glob("*.json") if p.name.endswith(ENDINGS))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from danp_lib.storage.card import Hardware
-from danp_lib.evaluation.score import ESTIMATORS, Evaluation, TaskRecord
 from danp_lib.evaluation.marginals import (
     MarginalRecord,
     Marginals,
@@ -17,6 +15,7 @@ from danp_lib.evaluation.marginals import (
 )
 from danp_lib.evaluation.origin import Origin
 from danp_lib.evaluation.results import Result, result_name, save_results
+from danp_lib.evaluation.score import ESTIMATORS, Evaluation, TaskRecord
 from danp_lib.evaluation.table import (
     ESTIMATOR_OF,
     FURTHER,
@@ -25,6 +24,7 @@ from danp_lib.evaluation.table import (
     PAPERS_ESTIMATOR,
     table,
 )
+from danp_lib.storage.card import Hardware
 
 CONTRACT = {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
 MODELS = ["danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from danp_lib.data.generators import GENERATORS, Sawtooth, SquareWave
+from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.exact.oracles import ORACLES, GaussianProcessOracle, SawtoothOracle, SquareWaveOracle
 from danp_lib.exact.sawtooth import _log_mass
 from danp_lib.exact.square import _phase_bounds
-from danp_lib.data.points import PointSet, Task
 
 NAMES = sorted(ORACLES)
 NUM_TARGETS = 50

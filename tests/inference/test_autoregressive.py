@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from danp_lib._random import spawn
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
+from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob, ar_sample
 from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.data.generators import GaussianProcess
-from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
-from danp_lib._random import spawn
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob, ar_sample
-from danp_lib.data.points import PointSet, Task
 
 BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
 

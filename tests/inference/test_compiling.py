@@ -6,15 +6,15 @@ import pytest
 import torch
 from contracts import small_config
 
+from danp_lib.data.generators import Sawtooth
 from danp_lib.evaluation import origin as evaluation_origin
 from danp_lib.evaluation import results as evaluation_results
-from danp_lib.inference.compiling import can_compile, compile_unet
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, TaskRecord
 from danp_lib.evaluation.origin import load_subject
 from danp_lib.evaluation.results import run_benchmark
-from danp_lib.data.generators import Sawtooth
+from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, TaskRecord
+from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.danp import DANP, DANPConfig
 
 
 def test_without_a_compiler_or_a_cpu_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.inference.likelihood import (
     LogLikelihood,
     effective_sample_size,
@@ -16,9 +17,8 @@ from danp_lib.inference.likelihood import (
     log_mean,
     log_weights,
 )
-from danp_lib.data.generators import GaussianProcess
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.data.points import PointSet, Task
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
+from danp_lib.models.danp import DANP, DANPConfig
 
 Estimator = Literal["model", "noising", "both"]
 Inputs = Literal["uniform", "target"]

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from danp_lib.data.noising import mask_levels
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.models.conditioning import KNOWN_VARIANCE, condition
 from danp_lib.models.convnp import ConvCNP, ConvGNP
 from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
-from danp_lib.data.noising import mask_levels
-from danp_lib.data.points import PointSet
 
 NUM_TARGETS = 5
 NUM_LEVELS = 2

@@ -17,6 +17,8 @@ from contracts import (
 )
 from torch import Tensor
 
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.models.convnp import (
     ConvCNP,
     ConvGNP,
@@ -25,8 +27,6 @@ from danp_lib.models.convnp import (
     count_parameters,
     paper_config,
 )
-from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
-from danp_lib.data.points import PointSet
 
 
 class TestConvCNP(PredictiveContract):

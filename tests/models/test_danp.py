@@ -13,12 +13,12 @@ from contracts import PredictiveContract, assert_same, draw_set, forall, pad, se
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib.models.convnp import ConvGNP
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
 from danp_lib.data.noising import AugmentedTask
 from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.models.convnp import ConvGNP
+from danp_lib.models.danp import DANP, DANPConfig
 
 NUM_LEVELS = 3
 Hidden = Literal["data", "nan", "nothing"]

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from danp_lib.models.convnp import ConvNPCore, count_parameters, paper_config
 from danp_lib.data.points import PointSet
+from danp_lib.models.convnp import ConvNPCore, count_parameters, paper_config
 
 pytestmark = pytest.mark.parity
 

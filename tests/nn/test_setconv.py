@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from danp_lib.nn.setconv import DENSITY_EPSILON, Grid, SetConvDecoder, SetConvEncoder
+from danp_lib.data.domain import Grid
 from danp_lib.data.points import PointSet
+from danp_lib.nn.setconv import DENSITY_EPSILON, SetConvDecoder, SetConvEncoder
 
 GRID = Grid((-2.0, 2.0), 8, 0.25, 4).points()
 seeds = st.integers(0, 2**32)

@@ -21,9 +21,10 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from danp_lib.data.generators import Sawtooth
+from danp_lib.data.noising import AugmentedTask, NoiseSchedule, sample_augmented_task
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.data.noising import AugmentedTask, NoiseSchedule, sample_augmented_task
 from danp_lib.plotting.figures import (
     plot_architecture,
     plot_augmented_task,
@@ -35,7 +36,6 @@ from danp_lib.plotting.figures import (
     style,
 )
 from danp_lib.plotting.style import COLORS, GREY, INK, ORANGE, RC, as_row, level_style
-from danp_lib.data.points import PointSet
 
 X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
 

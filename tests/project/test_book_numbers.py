@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BOOK = Path(__file__).parents[1] / "book"
+BOOK = Path(__file__).parents[2] / "book"
 # The chapters that report what our models do.
 CHAPTERS = sorted(
     path for path in BOOK.glob("[01]*.ipynb") if path.name.startswith(("08", "09", "10", "11"))

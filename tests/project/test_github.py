@@ -11,7 +11,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKFLOWS: dict[str, dict[str, Any]] = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -21,7 +21,7 @@ from danp_lib.evaluation.results import load_results, result_name
 from danp_lib.evaluation.samples import load_samples
 from danp_lib.evaluation.table import ESTIMATOR_OF, PAPER, table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
 LEDGER = BOOK / "ledger.yml"
 Row = dict[str, Any]
@@ -110,7 +110,10 @@ def faults_of_symbol(path: str) -> list[str]:
             found = getattr(found, part)
         elif part in fields and depth == len(parts):
             assert dataclasses.is_dataclass(found)
-        elif (ROOT / Path(*parts[:depth])).with_suffix(".py").is_file():
+        elif any(
+            (ROOT / Path(*parts[:depth]) / name).with_suffix(".py").is_file()
+            for name in ("", "__init__")
+        ):
             found = importlib.import_module(".".join(parts[:depth]))
         else:
             return [f"{'.'.join(parts[:depth])} cannot be imported"]
@@ -137,7 +140,7 @@ def collected(path: str) -> set[str]:
 def faults_of_test(node: str) -> list[str]:
     """Return why a test is not there."""
     path, _, name = node.partition("::")
-    if not re.fullmatch(r"tests/test_\w+\.py", path) or not (ROOT / path).is_file():
+    if not re.fullmatch(r"tests/(\w+/)?test_\w+\.py", path) or not (ROOT / path).is_file():
         return [f"{path} is not a file of tests"]
     return [] if name in collected(path) else [f"{path} has no test {name!r}"]
 

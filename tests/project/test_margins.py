@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
 import margins_recorder
 from margins import tight

@@ -14,7 +14,7 @@ import pytest
 
 from danp_lib.evaluation.table import table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAPERS_WAY = "danp (paper's estimator)"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "book" / "_ext"))
+sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
 
 from run_chapters import READ_BY_CHAPTERS, ROOT, Failure, drop_stale, fingerprint, run_all
 

@@ -17,14 +17,14 @@ import pytest
 import torch
 import yaml
 
-from danp_lib.storage.tasks import benchmark_tasks, sha256
-from danp_lib.storage.card import read_card
+from danp_lib.data.points import save_tasks
 from danp_lib.evaluation.marginals import load_marginals
 from danp_lib.evaluation.results import load_results
+from danp_lib.storage.card import read_card
 from danp_lib.storage.pretrained import PRETRAINED
-from danp_lib.data.points import save_tasks
+from danp_lib.storage.tasks import benchmark_tasks, sha256
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / "workflow"
 CONFIG = yaml.safe_load((WORKFLOW / "config.yaml").read_text(encoding="utf-8"))
 SHIPPED = [name for name in PRETRAINED if (ROOT / "checkpoints" / f"{name}.json").is_file()]
@@ -93,8 +93,8 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
     assert set(CONFIG["models"]) == set(PRETRAINED)
     said = snakemake(tmp_path, "--dry-run", "--cores", "1", "--printshellcmds")
     assert count(jobs_of(said)) == EVERYTHING
-    assert len(re.findall(r"evaluation_results danp-.* --compiled ", said)) == 11
-    assert len(re.findall(r"evaluation_samples danp-.* --compiled ", said)) == 1
+    assert len(re.findall(r"evaluation.results danp-.* --compiled ", said)) == 11
+    assert len(re.findall(r"evaluation.samples danp-.* --compiled ", said)) == 1
     commands = {}
     for line in re.findall(r"danp train (.*) > ", said):
         words = shlex.split(line)

@@ -19,25 +19,25 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save, save_file
 from torch import nn
 
+from danp_lib._files import split_header
+from danp_lib.data.generators import GaussianProcess, Sawtooth
+from danp_lib.data.observations import Observations
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.inference.autoregressive import ARConvCNP
+from danp_lib.models import registry
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.registry import MODELS, register
 from danp_lib.storage import checkpoint
 from danp_lib.storage.checkpoint import (
-    MODELS,
     CheckpointError,
     config_class,
     load_checkpoint,
     load_scaling,
     read_header,
-    register,
     save_checkpoint,
 )
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib._files import split_header
-from danp_lib.data.generators import GaussianProcess, Sawtooth
-from danp_lib.data.observations import Observations
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.data.scaling import IDENTITY, Scaling
-from danp_lib.data.points import PointSet
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
@@ -298,7 +298,9 @@ def test_a_prior_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
 def test_a_registered_class_is_loaded_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MODELS", dict(MODELS))
+    models = dict(MODELS)
+    for module in (registry, checkpoint):
+        monkeypatch.setattr(module, "MODELS", models)
     assert register(_Line) is _Line
     assert register(_Line) is _Line, "a module that is loaded anew"
     assert config_class("line") is _LineConfig

@@ -12,11 +12,16 @@ import pytest
 import torch
 
 import danp_lib
+from danp_lib.models.convnp import ConvCNP, ConvNPConfig
 from danp_lib.storage import pretrained
 from danp_lib.storage.card import Card, Hardware, write_card
 from danp_lib.storage.checkpoint import CheckpointError, save_checkpoint
-from danp_lib.models.convnp import ConvCNP, ConvNPConfig
-from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_folders, pretrained_path
+from danp_lib.storage.pretrained import (
+    PRETRAINED,
+    load_pretrained,
+    pretrained_folders,
+    pretrained_path,
+)
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=0)
 CARD = Card(

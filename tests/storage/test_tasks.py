@@ -9,6 +9,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from danp_lib.data.generators import GENERATORS, GaussianProcess
+from danp_lib.data.points import PointSet, Task
+from danp_lib.exact.oracles import SawtoothOracle, SquareWaveOracle
 from danp_lib.storage import tasks as benchmark
 from danp_lib.storage.tasks import (
     HASHES,
@@ -19,9 +22,6 @@ from danp_lib.storage.tasks import (
     sha256,
     write_benchmarks,
 )
-from danp_lib.data.generators import GENERATORS, GaussianProcess
-from danp_lib.exact.oracles import SawtoothOracle, SquareWaveOracle
-from danp_lib.data.points import PointSet, Task
 
 SETS = {dataset: benchmark_tasks(dataset) for dataset in GENERATORS}
 datasets = pytest.mark.parametrize("dataset", GENERATORS)

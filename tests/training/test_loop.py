@@ -21,15 +21,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
-from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
 from danp_lib.training.objective import BatchConfig, batch_log_likelihood
 from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import Model, RunState, TrainingConfig
-from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 RUN = TrainingConfig(
@@ -111,7 +111,7 @@ SCRIPT = textwrap.dedent(
     sys.path.insert(0, {tests!r})
     from danp_lib.data.generators import Sawtooth
     from danp_lib.training.loop import train
-    from test_training import RUN, tiny
+    from test_loop import RUN, tiny
     from dataclasses import replace
     run = replace(RUN, num_steps=10_000_000, validate_every=5)
     print("started", flush=True)

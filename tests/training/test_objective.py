@@ -6,11 +6,11 @@ from typing import Literal
 import pytest
 import torch
 
+from danp_lib.data.generators import Sawtooth
+from danp_lib.data.noising import sample_augmented_task
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.data.generators import Sawtooth
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.data.noising import sample_augmented_task
 from danp_lib.training.objective import (
     BatchConfig,
     batch_log_likelihood,

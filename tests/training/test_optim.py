@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
+from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.training.optim import KernelMuon, Optimizer, jitter_at, schedule_factor
 from danp_lib.training.recipes import build_model
 

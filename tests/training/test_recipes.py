@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANPConfig
-from danp_lib.data.noising import NoiseSchedule
 from danp_lib.training.recipes import MODELS, RECIPES, build_model, recipe
 
 

@@ -21,12 +21,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danp_lib.plotting import figures as plotting
-from danp_lib.evaluation.score import TaskRecord, mean_and_ci95
 from danp_lib.evaluation.origin import CEILING
 from danp_lib.evaluation.results import load_results, result_name
 from danp_lib.evaluation.samples import load_samples, samples_name
+from danp_lib.evaluation.score import TaskRecord, mean_and_ci95
 from danp_lib.evaluation.table import ESTIMATOR_OF
+from danp_lib.plotting import figures as plotting
 from danp_lib.plotting.style import WIDTH
 
 FIGURE_OF = {"sawtooth": "figure-4", "square": "figure-7", "gp": "figure-9"}
