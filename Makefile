@@ -37,7 +37,7 @@ PIP := .venv/bin/python -m pip --log .venv/install.log
 CORE := tests/distributions tests/nn \
 	$(foreach part,data/test_points data/test_generators data/test_noising \
 	models/test_convnp models/test_danp models/test_conditioning inference/test_likelihood \
-	inference/test_autoregressive training/test_objective training/test_optim training/test_recipes,tests/$(part).py)
+	training/test_objective training/test_optim training/test_recipes,tests/$(part).py)
 # A file of tests, or a chapter, to a core; each worker holds PyTorch, so never more than four.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
