@@ -161,15 +161,15 @@ class PredictiveContract:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"xt": torch.zeros(1, 3, 2)}, r"xt must have shape .*\(1, 3, 2\)"),
-            ({"xt": torch.zeros(3)}, r"xt must have shape .*\(3,\)"),
-            ({"xt": torch.zeros(1, 3, 1)}, "xt must have the model's dtype torch.float64"),
-            ({"xt": torch.full((1, 3, 1), 2.5).double()}, r"xt must lie in .*\[2.5\]"),
-            ({"xt": torch.full((1, 3, 1), math.nan).double()}, r"xt must lie in .*\[nan\]"),
-            ({"xt": draw_set(3, 4, 0).x}, "batch sizes must agree.*'xt': 3"),
-            ({"x": torch.full((2, 3, 1), -2.25).double()}, r"context.x must lie in .*\[-2.25\]"),
-            ({"x": torch.full((2, 3, 1), math.nan).double()}, "context.x must be finite"),
-            ({"y": torch.full((2, 3, 1), math.inf).double()}, r"context.y .*\[inf\] at \[0, 0\]"),
+            ({"xt": torch.zeros(1, 3, 2)}, r"^xt .*\(1, 3, 2\)"),
+            ({"xt": torch.zeros(3)}, r"^xt .*\(3,\)"),
+            ({"xt": torch.zeros(1, 3, 1)}, "^xt .*float64"),
+            ({"xt": torch.full((1, 3, 1), 2.5).double()}, r"^xt .*\[2.5\]"),
+            ({"xt": torch.full((1, 3, 1), math.nan).double()}, r"^xt .*\[nan\]"),
+            ({"xt": draw_set(3, 4, 0).x}, "batch sizes .*'xt': 3"),
+            ({"x": torch.full((2, 3, 1), -2.25).double()}, r"^context\.x .*\[-2.25\]"),
+            ({"x": torch.full((2, 3, 1), math.nan).double()}, r"^context\.x .*nan"),
+            ({"y": torch.full((2, 3, 1), math.inf).double()}, r"^context\.y .*\[inf\] at \[0, 0\]"),
         ],
     )
     def test_wrong_arguments_are_refused_by_name(
@@ -181,5 +181,5 @@ class PredictiveContract:
             self.predict(self.build(), context, change.get("xt", draw_set(2, 4, 1).x))
 
     def test_wrong_dtype_of_the_context_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"context.x must have the model's dtype"):
+        with pytest.raises(ValueError, match=r"^context\.x .*float32"):
             self.predict(self.build(), draw_set(1, 3, 0).to(torch.float32), draw_set(1, 4, 1).x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,49 +78,49 @@ def test_an_integer_becomes_a_float_and_what_has_a_default_may_be_missing() -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "path"),
     [
-        ({"colour": "red"}, r"Outer\.colour = 'red' is unknown; the keys are name, count, inner"),
-        ({"inner": {"ratio": 1.0, "x": 2}}, r"Outer\.inner\.x = 2 is unknown; .* ratio, flag"),
-        ({"inner": {}}, r"Outer\.inner\.ratio is missing: it must be a finite number"),
-        ({"inner": 3}, r"Outer\.inner must be an object, got 3"),
-        ({"inner": {"ratio": True}}, r"Outer\.inner\.ratio must be a finite number, got True"),
-        ({"inner": {"ratio": "1"}}, r"Outer\.inner\.ratio must be a finite number, got '1'"),
-        ({"inner": {"ratio": math.inf}}, r"Outer\.inner\.ratio must be a finite number, got inf"),
-        ({"inner": {"ratio": 1, "flag": 1}}, r"inner\.flag must be true or false, got 1"),
-        ({"count": True}, r"Outer\.count must be an integer, got True"),
-        ({"count": 1.0}, r"Outer\.count must be an integer, got 1\.0"),
-        ({"count": None}, r"Outer\.count must be an integer, got None"),
-        ({"count": -1}, r"Outer: count must be >= 0, got -1"),
-        ({"name": 1}, r"Outer\.name must be a string, got 1"),
-        ({"kind": "c"}, r"Outer\.kind must be 'a' or 'b', got 'c'"),
-        ({"pair": [1.0]}, r"Outer\.pair must be a list of 2: a finite number, an integer, got"),
-        ({"pair": [1.0, 2.0]}, r"Outer\.pair\[1\] must be an integer, got 2\.0"),
-        ({"pair": "ab"}, r"Outer\.pair must be a list of 2.*, got 'ab'"),
-        ({"many": [1, None]}, r"Outer\.many\[1\] must be a finite number, got None"),
-        ({"many": 1}, r"Outer\.many must be a list with a finite number in every place, got 1"),
-        ({"limit": "no"}, r"Outer\.limit must be a finite number, got 'no'"),
+        ({"colour": "red"}, "Outer.colour"),
+        ({"inner": {"ratio": 1.0, "x": 2}}, "Outer.inner.x"),
+        ({"inner": {}}, "Outer.inner.ratio"),
+        ({"inner": 3}, "Outer.inner"),
+        ({"inner": {"ratio": True}}, "Outer.inner.ratio"),
+        ({"inner": {"ratio": "1"}}, "Outer.inner.ratio"),
+        ({"inner": {"ratio": math.inf}}, "Outer.inner.ratio"),
+        ({"inner": {"ratio": 1, "flag": 1}}, "Outer.inner.flag"),
+        ({"count": True}, "Outer.count"),
+        ({"count": 1.0}, "Outer.count"),
+        ({"count": None}, "Outer.count"),
+        ({"count": -1}, "Outer: count"),
+        ({"name": 1}, "Outer.name"),
+        ({"kind": "c"}, "Outer.kind"),
+        ({"pair": [1.0]}, "Outer.pair"),
+        ({"pair": [1.0, 2.0]}, "Outer.pair[1]"),
+        ({"pair": "ab"}, "Outer.pair"),
+        ({"many": [1, None]}, "Outer.many[1]"),
+        ({"many": 1}, "Outer.many"),
+        ({"limit": "no"}, "Outer.limit"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_does_not_fit_is_refused(change: dict[str, Any], path: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(path)} "):
         from_dict(Outer, GOOD | change)
 
 
 def test_a_missing_key_and_a_value_that_is_no_object_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Outer\.name is missing: it must be a string"):
+    with pytest.raises(ValueError, match=r"^Outer\.name "):
         from_dict(Outer, {})
-    with pytest.raises(ValueError, match=r"config must be an object, got \[\]"):
+    with pytest.raises(ValueError, match=r"^config .*\[\]"):
         from_dict(Outer, [], name="config")
 
 
 def test_the_path_reaches_into_the_configuration_of_a_model() -> None:
     values = to_dict(DANPConfig())
     values["base"]["kernel_size"] = "5"
-    with pytest.raises(ValueError, match=r"config\.base\.kernel_size must be an integer, got '5'"):
+    with pytest.raises(ValueError, match=r"^config\.base\.kernel_size .*'5'"):
         from_dict(DANPConfig, values, name="config")
     values["base"]["kernel_size"] = 4
-    with pytest.raises(ValueError, match=r"config\.base: kernel_size must be odd, got 4"):
+    with pytest.raises(ValueError, match=r"^config\.base: kernel_size .*4"):
         from_dict(DANPConfig, values, name="config")
 
 

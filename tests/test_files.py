@@ -63,6 +63,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     assert old is None or path.read_bytes() == old
     write_atomically(path, "näu\n")
     assert path.read_bytes() == "näu\n".encode()
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_header_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:

@@ -113,24 +113,18 @@ def test_help_explains_and_gives_an_example(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fly"], "No such command 'fly'"),
-        (["info", "--nope"], "No such option: --nope"),
+        (["fly"], "'fly'"),
+        (["info", "--nope"], "--nope"),
         (["train", "--model", "danp"], "Missing option"),
-        (
-            ["evaluate", "x", "--tasks", "y", "--num-samples", "many"],
-            "Invalid value for '--num-samples'",
-        ),
-        (["info"], "info needs a checkpoint, or --model and --dataset"),
-        (["info", "danp-gp", "--model", "danp"], "info takes a checkpoint, or --model"),
-        (["info", "danp-sine"], "'danp-sine' is neither a file nor the name of a pretrained model"),
-        (["info", "--model", "cnp", "--dataset", "gp"], "model must be one of danp, .*got 'cnp'"),
-        (
-            ["evaluate", "x", "--tasks", "y", "--seed", str(2**64)],
-            "'--seed': 18446744073709551616 ",
-        ),
-        (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "one of model, .* got 'best'"),
-        (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device must be cpu, cuda or"),
-        (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "CUDA devices, got 'cuda:99'"),
+        (["evaluate", "x", "--tasks", "y", "--num-samples", "many"], "--num-samples"),
+        (["info"], "--model and --dataset"),
+        (["info", "danp-gp", "--model", "danp"], "--model"),
+        (["info", "danp-sine"], "'danp-sine'"),
+        (["info", "--model", "cnp", "--dataset", "gp"], "model .*'cnp'"),
+        (["evaluate", "x", "--tasks", "y", "--seed", str(2**64)], f"--seed.*{2**64}"),
+        (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "estimator .*'best'"),
+        (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device .*'tpu'"),
+        (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "device .*'cuda:99'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], message: str) -> None:
@@ -160,22 +154,14 @@ def test_the_command_is_installed(checkpoints: dict[str, Path], here: Path) -> N
 # info
 
 
-@pytest.mark.parametrize(
-    ("model", "dataset", "parameters"),
-    [
-        ("danp", "sawtooth", 352_333),
-        ("danp", "gp", 347_402),
-        ("convgnp", "square", 337_540),
-        ("convcnp", "gp", 329_220),
-    ],
-)
-def test_info_counts_the_papers_parameters(model: str, dataset: str, parameters: int) -> None:
-    recipe = ["--model", model, "--dataset", dataset, "--recipe", "paper"]
+def test_info_of_a_recipe() -> None:
+    recipe = ["--model", "danp", "--dataset", "sawtooth", "--recipe", "paper"]
+    made = recipes.recipe("paper", model="danp", dataset="sawtooth")
     found = json.loads(good("info", *recipe, "--json"))
-    assert found["parameters"] == parameters
-    assert found["training"]["num_steps"] == 512_000
-    assert found["config"].get("base", found["config"])["unet"] == "paper"
-    assert f"{parameters}" in good("info", *recipe)
+    assert found["parameters"] == count_parameters(made.build_model())
+    assert found["config"] == to_dict(made.model_config)
+    assert found["training"] == to_dict(made.training)
+    assert str(found["parameters"]) in good("info", *recipe)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -203,19 +189,6 @@ def test_evaluate_prints_the_evaluation(
 ) -> None:
     options = ["--tasks", tasks, "--num-samples", 4, "--seed", 3]
     found = json.loads(good("evaluate", checkpoints[name], *options, "--json"))
-    assert list(found) == [
-        "average_likelihood",
-        "average_likelihood_ci95",
-        "mean_log_likelihood",
-        "num_tasks",
-        "estimator",
-        "num_samples",
-        "forward_passes",
-        "seconds",
-        "tasks",
-    ]
-    keys = {"context_size", "log_likelihood", "effective_sample_size"}
-    assert all(set(task) == keys for task in found["tasks"])
     expected = evaluate(
         load_checkpoint(checkpoints[name]),
         load_tasks(tasks),
@@ -259,27 +232,25 @@ def test_evaluate_speaks_the_units_of_the_data(
 
 
 def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here: Path) -> None:
-    assert "neither a task file nor a dataset" in refused(
-        "evaluate", checkpoints["danp"], "--tasks", "none"
-    )
+    assert "'none'" in refused("evaluate", checkpoints["danp"], "--tasks", "none")
     line = refused("evaluate", checkpoints["danp"], "--tasks", checkpoints["danp"])
-    assert "must hold xc, yc, xt, yt" in line
+    assert "xc, yc, xt, yt" in line
     generator = torch.Generator().manual_seed(0)
     nothing = Sawtooth().sample_task(1, num_targets=0, generator=generator)
     save_tasks(here / "t", nothing, metadata={})
     line = refused("evaluate", checkpoints["danp"], "--tasks", here / "t")
-    assert "at least one task and one target to score, got" in line
-    assert "is neither a file nor the name" in refused("evaluate", here, "--tasks", "gp")
+    assert "one target" in line
+    assert str(here) in refused("evaluate", here, "--tasks", "gp")
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
     save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
     save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
     line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
-    assert "t: xc must lie in the model's domain [1989.0, 1991.0], got" in line
+    assert re.search(r"t: xc .*\[1989\.0, 1991\.0\]", line)
     inside = Sawtooth().sample_task(1, pool_size=4, dtype=torch.float64, generator=generator)
     context, target = (PointSet(1990 + s.x / 2, s.y) for s in (inside.context, inside.target))
     save_tasks(here / "t", Task(context, target, inside.pool), metadata={})
     line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
-    assert "t: x_pool must lie in the model's domain [1989.0, 1991.0], got" in line
+    assert re.search(r"t: x_pool .*\[1989\.0, 1991\.0\]", line)
 
 
 def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: Path) -> None:
@@ -297,9 +268,7 @@ def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: 
     assert [row[0] for row in read(here / "c.csv")[1]] == ends
     span = ends[1] - ends[0]
     write(here / "b.csv", f"x\n{ends[1] + 1e-5 * span!r}\n")
-    assert "b.csv, line 2: x must lie in the model's domain" in refused(
-        "predict", "own.safetensors", *files
-    )
+    assert "b.csv, line 2: x " in refused("predict", "own.safetensors", *files)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
@@ -316,13 +285,7 @@ def test_a_context_may_come_through_a_pipe(checkpoints: dict[str, Path], here: P
 def test_table_prints_the_table() -> None:
     rows = json.loads(good("table", "--json"))
     assert rows == table()
-    assert set(rows) == {"sawtooth", "square", "gp"}
-    for models in rows.values():
-        assert {"danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"} <= set(models)
-        for row in models.values():
-            assert {"paper", "ours", "ours_ci95", "estimator", "num_samples"} <= set(row)
-    header, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
-    assert header.split()[:4] == ["dataset", "model", "paper", "ours"]
+    _, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
     assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
     assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)
 
@@ -428,10 +391,10 @@ def test_predict_speaks_the_units_of_the_data(
         assert of_data == pytest.approx([offset + unit * value for value in of_model], abs=1e-4)
     write(here / "b-years.csv", "x\n1991\n1991.5\n")
     says = refused("predict", "scaled.safetensors", *files)
-    assert "b-years.csv, line 3: x must lie in the model's domain [1989.0, 1991.0]" in says
+    assert re.search(r"b-years\.csv, line 3: x .*\[1989\.0, 1991\.0\]", says)
 
     save_checkpoint("bad.safetensors", model, provenance={"scaling": {"x_offset": 0.0}})
-    assert "scaling.x_unit is missing" in refused("predict", "bad.safetensors", *files)
+    assert "scaling.x_unit" in refused("predict", "bad.safetensors", *files)
 
 
 def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
@@ -453,15 +416,15 @@ def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: 
     write(here / "b.csv", "time\n0.25\n")
     files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
     result = danp("predict", "known.safetensors", *files)
-    assert result.stderr == "danp: a.csv: rows without an output are left out: 2.\n"
+    assert re.fullmatch(r"danp: a\.csv: .*left out.* 2\.\n", result.stderr)
     header, _ = read(here / "c.csv")
     assert header[:2] == ["time", "mean"]
 
     write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n1,0.25\n")
     result = danp("predict", "known.safetensors", *files)
     assert result.exit_code == 0
-    assert "the outputs reach 11 in the model's units" in result.stderr
-    assert "3 points are more than the 2 that the model was trained with" in result.stderr
+    assert "outputs reach 11" in result.stderr
+    assert "3 points are more than the 2" in result.stderr
 
 
 def test_predict_does_not_write_over_what_it_reads(
@@ -474,7 +437,7 @@ def test_predict_does_not_write_over_what_it_reads(
     before = {path: path.read_bytes() for path in here.iterdir()}
     for out in ("a.csv", here / "b.csv", "./model.safetensors"):
         says = refused("predict", copy, "--context", "a.csv", "--at", "b.csv", "--out", out)
-        assert "out must not be a file that is read, got" in says
+        assert f"got {Path(out)}" in says
     assert {path: path.read_bytes() for path in here.iterdir()} == before
 
 
@@ -497,32 +460,16 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
 @pytest.mark.parametrize(
     ("context", "at", "message"),
     [
-        (
-            "x,y\n0,1\n0.5,abc\n",
-            AT,
-            "a.csv, line 3: y must be a number, or missing (an empty",
-        ),
-        ("x,y\n0,inf\n", AT, "a.csv, line 2: y must be finite, or empty, got 'inf'"),
-        ("x,y\n0,1e39\n", AT, "a.csv, line 2: y must be finite in float32, got '1e39'"),
-        ("x,y\n,1\n", AT, "a.csv, line 2: x must be a number, got ''"),
-        ("x;y\n0;1\n", AT, "got 'x;y'. Columns must be separated by commas"),
-        ('x,y\n0,"1,25"\n', AT, "y must be a number, got '1,25'; write it with a decimal point"),
-        ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x must lie in the model's domain [-2.0, 2.0], got"),
-        ("x,y\n1\n", AT, "a.csv, line 2: 2 values must stand here, got 1"),
-        ("x,z\n0,1\n", AT, "a.csv, line 1: the header must name the column 'y' once"),
-        ("x,x,y\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
-        ("0,1\n1,0\n", AT, "a.csv, line 1: the header must name the column 'x' once"),
-        ("", AT, "a.csv is empty: its first line must be the header x,y"),
-        ('x,y\n"0,1\n', AT, "a.csv is no CSV file in UTF-8"),
-        (CONTEXT, "x\n", "b.csv must hold at least one input"),
-        (CONTEXT, "t\n1\n", "b.csv, line 1: the header must name the column 'x' once"),
-        (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x must lie in the model's domain"),
-        (CONTEXT, "x\ninf\n", "b.csv, line 2: x must be finite"),
-        (
-            CONTEXT,
-            "x\n2001-01-01\n",
-            "b.csv, line 2: x must be a number, got the date '2001",
-        ),
+        # What else may be wrong in a file, tests/data/test_tables.py shows of the same readers.
+        ("x,y\n0,1\n0.5,abc\n", AT, "a.csv, line 3: y .*'abc'"),
+        ("x,y\n0,1e39\n", AT, "a.csv, line 2: y .*'1e39'"),
+        ("x,y\n,1\n", AT, "a.csv, line 2: x .*''"),
+        ("x,y\n\n2.5,1\n", AT, "a.csv, line 3: x .*2.5"),
+        (CONTEXT, "t\n1\n", "b.csv, line 1: .*'x'"),
+        (CONTEXT, "x\n", "b.csv"),
+        (CONTEXT, "x\n0\n-2.01\n", "b.csv, line 3: x .*-2.01"),
+        (CONTEXT, "x\ninf\n", "b.csv, line 2: x .*'inf'"),
+        (CONTEXT, "x\n2001-01-01\n", "b.csv, line 2: x .*'2001-01-01'"),
     ],
 )
 def test_predict_refuses_a_bad_file_by_its_line(
@@ -532,7 +479,8 @@ def test_predict_refuses_a_bad_file_by_its_line(
     write(here / "b.csv", at)
     write(here / "c.csv", "old")
     files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv"]
-    assert message in refused("predict", checkpoints["danp"], *files)
+    line = refused("predict", checkpoints["danp"], *files)
+    assert re.search(message, line), line
     assert (here / "c.csv").read_text(encoding="utf-8") == "old"
     assert len(list(here.iterdir())) == 3
 
@@ -540,17 +488,17 @@ def test_predict_refuses_a_bad_file_by_its_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--quantiles", "0.5,1"], "quantiles must be different numbers in (0, 1)"),
-        (["--quantiles", "0.5,0.5"], "quantiles must be different numbers in (0, 1)"),
-        (["--quantiles", "half"], "quantiles must be different numbers in (0, 1)"),
-        (["--samples", "-1"], "samples must be >= 0, got -1"),
-        (["--x", "y"], "x and y must name different columns, got 'y' for both"),
-        (["--x", "q0.5"], "x must not be named like a column of the result, got 'q0.5'"),
-        (["--x", "sample_2", "--samples", "2"], "of the result, got 'sample_2'"),
-        (["--num-samples", "0"], "num_samples must be >= 1, got 0"),
+        (["--quantiles", "0.5,1"], "quantiles"),
+        (["--quantiles", "0.5,0.5"], "quantiles"),
+        (["--quantiles", "half"], "quantiles"),
+        (["--samples", "-1"], "danp: samples"),
+        (["--x", "y"], "'y'"),
+        (["--x", "q0.5"], "'q0.5'"),
+        (["--x", "sample_2", "--samples", "2"], "'sample_2'"),
+        (["--num-samples", "0"], "num_samples"),
         (["--out", "."], "is a folder"),
-        (["--out", "a.csv/c.csv"], "a.csv is not a folder"),
-        (["--at", "missing.csv"], "No such file or directory: 'missing.csv'"),
+        (["--out", "a.csv/c.csv"], "a.csv"),
+        (["--at", "missing.csv"], "'missing.csv'"),
     ],
 )
 def test_predict_refuses_bad_options(
@@ -641,7 +589,7 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
 def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
     (tiny / "danp.safetensors").write_bytes(b"weights of a week")
     says = refused(*TRAIN, "--out", "danp.safetensors")
-    assert "got danp.safetensors, which that run has not made" in says
+    assert "got danp.safetensors" in says
     assert (tiny / "danp.safetensors").read_bytes() == b"weights of a week"
 
 
@@ -649,7 +597,7 @@ def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
 def test_a_file_where_a_card_goes_is_not_replaced(tiny: Path, name: str) -> None:
     write(tiny / name, "mine")
     says = refused(*TRAIN, "--out", "notes.safetensors")
-    assert f"got {name}, which that run has not made" in says
+    assert f"got {name}" in says
     assert (tiny / name).read_text(encoding="utf-8") == "mine"
     assert list(tiny.iterdir()) == [tiny / name]
 
@@ -695,7 +643,7 @@ def test_an_interrupted_run_writes_no_checkpoint(
     monkeypatch.setattr(cli_train, "train", interrupted)
     result = danp(*TRAIN, "--out", "m.safetensors")
     assert result.exit_code == 130
-    assert result.stderr == "danp: stopped; the same command goes on from here.\n"
+    assert result.stderr.startswith("danp: stopped")
     assert not list(tiny.rglob("m.*"))
 
 
@@ -708,26 +656,26 @@ def test_a_full_disk_keeps_the_old_checkpoint(tiny: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("os.fsync", full)
     line = danp(*TRAIN, "--seed", 1, "--out", "other.safetensors").stderr.splitlines()[-1]
-    assert line == "danp: [Errno 28] No space left on device"
+    assert "No space left" in line
     assert {path.name: path.read_bytes() for path in tiny.iterdir() if path.is_file()} == old
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "cnp"], "model must be one of danp, convcnp"),
-        (["--dataset", "sine"], "dataset must be one of sawtooth"),
-        (["--recipe", "slow"], "recipe must be one of paper, fast"),
-        (["--model", "convcnp", "--levels", "2"], "num_levels is for a danp"),
-        (["--levels", "0"], "num_levels must be >= 1"),
-        (["--seed", str(-(2**63) - 1)], "Invalid value for '--seed': -9223372036854775809 is not"),
-        (["--steps", "-1"], "num_steps must be >= 1"),
-        (["--max-minutes", "0"], "max-minutes must be positive, got 0"),
-        (["--threads", "0"], "threads must be >= 1, got 0"),
-        (["--device", "tpu"], "device must be cpu, cuda or cuda:N, got 'tpu'"),
-        (["--device", "meta"], "device must be cpu, cuda or cuda:N, got 'meta'"),
-        (["--out", "taken"], "out must be a folder or end in .safetensors, got the file taken"),
-        (["--out", "taken/m.safetensors"], "taken is not a folder"),
+        (["--model", "cnp"], "'cnp'"),
+        (["--dataset", "sine"], "'sine'"),
+        (["--recipe", "slow"], "'slow'"),
+        (["--model", "convcnp", "--levels", "2"], "num_levels"),
+        (["--levels", "0"], "num_levels"),
+        (["--seed", str(-(2**63) - 1)], "--seed"),
+        (["--steps", "-1"], "num_steps"),
+        (["--max-minutes", "0"], "max-minutes"),
+        (["--threads", "0"], "threads"),
+        (["--device", "tpu"], "'tpu'"),
+        (["--device", "meta"], "'meta'"),
+        (["--out", "taken"], "taken"),
+        (["--out", "taken/m.safetensors"], "taken"),
     ],
 )
 def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message: str) -> None:
@@ -739,10 +687,10 @@ def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message:
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        (["--seed", 1], "training.seed: 0 there, 1 here"),
-        (["--dataset", "sawtooth"], "dataset: 'gp' there, 'sawtooth' here"),
-        (["--model", "ar-convcnp"], "model: 'convcnp' there, 'ar-convcnp' here"),
-        (["--recipe", "paper", "--steps", 9], "training.num_steps: 3 there, 9 here"),
+        (["--seed", 1], "training.seed: 0 "),
+        (["--dataset", "sawtooth"], "dataset: 'gp' "),
+        (["--model", "ar-convcnp"], "model: 'convcnp' "),
+        (["--recipe", "paper", "--steps", 9], "training.num_steps: 3 "),
     ],
 )
 def test_another_run_in_the_folder_is_refused(
@@ -752,6 +700,6 @@ def test_another_run_in_the_folder_is_refused(
     good(*run)
     old = {path.name: path.read_bytes() for path in (tiny / "run").iterdir()}
     line = refused(*run, *options)
-    assert "run holds another run (" in line
+    assert "another run" in line
     assert difference in line
     assert {path.name: path.read_bytes() for path in (tiny / "run").iterdir()} == old

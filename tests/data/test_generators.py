@@ -134,9 +134,9 @@ class GeneratorContract:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"noise": -0.1}, "noise must be"),
-            ({"noise": math.nan}, "noise must be"),
-            ({"domain": (2.0, -2.0)}, "domain must be"),
+            ({"noise": -0.1}, "noise"),
+            ({"noise": math.nan}, "noise"),
+            ({"domain": (2.0, -2.0)}, "domain"),
         ],
     )
     def test_a_wrong_configuration_is_refused(self, arguments: Any, says: str) -> None:
@@ -237,7 +237,7 @@ class TestSquareWave(GeneratorContract):
 def test_frequencies_that_are_no_range_are_refused(
     wave: type[Sawtooth | SquareWave], frequency: tuple[float, float]
 ) -> None:
-    with pytest.raises(ValueError, match=r"frequency must be .*0 < lower <= upper, got \("):
+    with pytest.raises(ValueError, match=r"^frequency .*\("):
         wave(frequency=frequency)
 
 
@@ -273,11 +273,11 @@ class TestGaussianProcess(GeneratorContract):
     @pytest.mark.parametrize("name", ["length_scale", "jitter"])
     @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
     def test_a_kernel_that_is_none_is_refused(self, name: str, value: float) -> None:
-        with pytest.raises(ValueError, match=f"{name} must be > 0, got {value}"):
+        with pytest.raises(ValueError, match=f"^{name} .*{value}"):
             GaussianProcess(**{name: value})  # type: ignore[arg-type]
 
     def test_a_covariance_without_a_factor_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"jitter must .* of 200 inputs .* got 1e-30"):
+        with pytest.raises(ValueError, match=r"^jitter .*200.*1e-30"):
             GaussianProcess(jitter=1e-30).sample_task(
                 1, context_size=0, num_targets=200, generator=rng()
             )

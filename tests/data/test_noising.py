@@ -58,21 +58,21 @@ class TestSchedule:
 
     @pytest.mark.parametrize("variance", [0.0, 1.0, -0.1, 1.5, math.nan])
     def test_a_variance_out_of_reach_is_refused_with_the_range(self, variance: float) -> None:
-        with pytest.raises(ValueError, match=r"variance must lie in \(0, 1\).*got"):
+        with pytest.raises(ValueError, match=f"^variance .*{variance}"):
             NoiseSchedule.from_final_variance(variance, num_levels=2)
 
     def test_no_level_reaches_no_variance(self) -> None:
-        with pytest.raises(ValueError, match="num_levels must be >= 1"):
+        with pytest.raises(ValueError, match=r"^num_levels .*0"):
             NoiseSchedule.from_final_variance(0.1, num_levels=0)
 
     @pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
     def test_beta_outside_its_range_is_refused(self, beta: float) -> None:
-        with pytest.raises(ValueError, match=r"beta must lie in \(0, 1\)"):
+        with pytest.raises(ValueError, match=f"^beta .*{beta}"):
             NoiseSchedule(beta, 2)
 
     @pytest.mark.parametrize("num_levels", [-1, 1.5])
     def test_a_wrong_number_of_levels_is_refused(self, num_levels: Any) -> None:
-        with pytest.raises(ValueError, match="num_levels must be an integer >= 0"):
+        with pytest.raises(ValueError, match=f"^num_levels .*{num_levels}"):
             NoiseSchedule(0.1, num_levels)
 
     @pytest.mark.parametrize("level", [-1, 4])
@@ -85,7 +85,7 @@ class TestSchedule:
             lambda: schedule.noise(y, level, generator=rng()),
             lambda: schedule.log_prob(y, y, level),
         ):
-            with pytest.raises(ValueError, match=r"level must lie in 0\.\.3"):
+            with pytest.raises(ValueError, match=rf"^level .*0\.\.3.*{level}"):
                 call()
 
     def test_level_zero_is_the_data(self) -> None:
@@ -94,7 +94,7 @@ class TestSchedule:
         assert schedule.signal(0) == 1
         assert schedule.variance(0) == 0
         assert torch.equal(schedule.noise(y, 0, generator=rng()), y)
-        with pytest.raises(ValueError, match="level 0 is the data"):
+        with pytest.raises(ValueError, match=r"^level"):
             schedule.log_prob(y, y, 0)
 
 
@@ -270,11 +270,9 @@ class TestMasks:
 
     @pytest.mark.parametrize("level", [-1, 4])
     def test_a_level_that_is_none_is_refused(self, level: int) -> None:
-        with pytest.raises(ValueError, match=r"level must lie in 0\.\.3"):
+        with pytest.raises(ValueError, match=rf"^level .*0\.\.3.*{level}"):
             self.augmented().masked(level)
-        with pytest.raises(
-            ValueError, match=rf"level must lie in 0\.\.3, got \[0, 1, {level}, 3\]"
-        ):
+        with pytest.raises(ValueError, match=rf"^level .*\[0, 1, {level}, 3\]"):
             self.augmented().masked(torch.tensor([0, 1, level, 3]))
 
     def test_padding_stays_masked(self) -> None:

@@ -60,17 +60,17 @@ class TestStack:
         assert Observations(table=both).digest == Observations(table=stack([both])).digest
 
     def test_no_table_and_two_dtypes_are_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"one input dimension, got \[\]"):
+        with pytest.raises(ValueError, match=r"^tables .*\[\]"):
             stack([])
-        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float64, 1\)\]"):
+        with pytest.raises(ValueError, match=r"^tables .*float32.*float64"):
             stack([table_of(), table_of().to(torch.float64)])
         plane = PointSet(torch.zeros(1, 3, 2), torch.zeros(1, 3, 1))
-        with pytest.raises(ValueError, match=r"got \[\(torch.float32, 1\), \(torch.float32, 2\)\]"):
+        with pytest.raises(ValueError, match=r"^tables .* 1.* 2"):
             stack([table_of(), plane])
 
     def test_windows_are_stacked_without_their_starts(self) -> None:
         cut: Any = cut_windows(table_of(1, 9), 1.0)
-        with pytest.raises(ValueError, match="tables must be PointSets, got tuple"):
+        with pytest.raises(ValueError, match=r"^tables .*tuple"):
             stack([cut])
 
 
@@ -146,10 +146,10 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("width", "stride", "says"),
         [
-            (0.0, None, "width and stride must be positive and finite, got 0.0 and None"),
-            (2.0, -1.0, "width and stride must be positive and finite, got 2.0 and -1.0"),
-            (math.inf, None, "width and stride must be positive and finite, got inf and None"),
-            (10.5, None, r"at most that of the series and one spacing, 10\.0, got 10\.5"),
+            (0.0, None, "^width .*0.0"),
+            (2.0, -1.0, "stride .*-1.0"),
+            (math.inf, None, "^width .*inf"),
+            (10.5, None, r"^width .*10\.0.*10\.5"),
         ],
     )
     def test_a_wrong_size_is_refused(self, width: float, stride: float | None, says: str) -> None:
@@ -157,12 +157,12 @@ class TestWindows:
             cut_windows(series_of([float(i) for i in range(10)]), width, stride=stride)
 
     def test_what_is_no_series_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="series must be one function, got a table of 5"):
+        with pytest.raises(ValueError, match=r"^series .*5"):
             cut_windows(table_of(), 1.0)
         one = PointSet(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
-        with pytest.raises(ValueError, match="at least 2 points, got 1"):
+        with pytest.raises(ValueError, match=r"^series .*1"):
             cut_windows(one, 1.0)
-        with pytest.raises(ValueError, match="must increase"):
+        with pytest.raises(ValueError, match="series must increase"):
             cut_windows(one.concat(one), 1.0)
 
 
@@ -261,10 +261,10 @@ class TestTasks:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"pool_size": 3}, "pool_size must be 0, got 3"),
-            ({"context_size": (0, 8), "num_targets": 5}, "need 13 points of a function.*has 12"),
-            ({"context_size": (3, 2)}, r"context_size must be .* got \(3, 2\)"),
-            ({"batch_size": 0}, "batch_size must be >= 1"),
+            ({"pool_size": 3}, "^pool_size .*3"),
+            ({"context_size": (0, 8), "num_targets": 5}, "13 points.*12"),
+            ({"context_size": (3, 2)}, r"^context_size .*\(3, 2\)"),
+            ({"batch_size": 0}, "^batch_size .*0"),
         ],
     )
     def test_a_wrong_size_is_refused(self, arguments: dict[str, Any], says: str) -> None:
@@ -274,13 +274,13 @@ class TestTasks:
 
     def test_a_table_that_serves_no_model_is_refused(self) -> None:
         table = table_of()
-        with pytest.raises(ValueError, match=r"table.x must lie in the model's domain \[-1, 1\]"):
+        with pytest.raises(ValueError, match=r"^table\.x .*\[-1, 1\]"):
             Observations(table=table, domain=(-1, 1))
-        with pytest.raises(ValueError, match="every function of the table must have a point"):
+        with pytest.raises(ValueError, match="function of the table"):
             Observations(table=table.masked_where(torch.arange(5) > 0))
-        with pytest.raises(ValueError, match=r"table\.y must be finite"):
+        with pytest.raises(ValueError, match=r"^table\.y"):
             Observations(table=PointSet(table.x, table.y * math.inf))
-        with pytest.raises(ValueError, match="observed functions have no value"):
+        with pytest.raises(ValueError, match="x of one's choice"):
             Observations(table=table).sample_outputs(table.x, generator=rng())
 
     def test_it_is_described_by_plain_values_that_tell_tables_apart(self) -> None:

@@ -120,28 +120,23 @@ def test_points_are_scaled_before_they_are_rounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"x_unit": 0.0}, "x_unit must be positive and finite, got 0.0"),
-        ({"y_unit": -1.0}, "y_unit must be positive and finite, got -1.0"),
-        ({"y_offset": math.nan}, "y_offset must be finite, got nan"),
-        ({"x_offset": math.inf}, "x_offset must be finite, got inf"),
-    ],
+    "change", [{"x_unit": 0.0}, {"y_unit": -1.0}, {"y_offset": math.nan}, {"x_offset": math.inf}]
 )
-def test_a_map_that_is_none_is_refused(change: dict[str, float], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_map_that_is_none_is_refused(change: dict[str, float]) -> None:
+    ((name, value),) = change.items()
+    with pytest.raises(ValueError, match=f"^{name} .*{value}"):
         Scaling(**{"x_offset": 0.0, "x_unit": 1.0, "y_offset": 0.0, "y_unit": 1.0, **change})
 
 
 def test_a_table_that_gives_no_map_is_refused() -> None:
     x = torch.arange(3.0).reshape(1, 3, 1)
-    with pytest.raises(ValueError, match=r"the y of table must differ, but all 3 are 5\.0"):
+    with pytest.raises(ValueError, match=r"y of table .*5\.0"):
         Scaling.fit(PointSet(x, torch.full_like(x, 5.0)))
-    with pytest.raises(ValueError, match=r"the y of table must differ, but all 3 are 0\.1\."):
+    with pytest.raises(ValueError, match=r"y of table .*0\.1"):
         Scaling.fit(PointSet(x.double(), torch.full_like(x.double(), 0.1)))
-    with pytest.raises(ValueError, match="table must hold at least one point, got none"):
+    with pytest.raises(ValueError, match=r"^table "):
         Scaling.fit(PointSet.empty())
-    with pytest.raises(ValueError, match=r"lower < upper, got \(3.0, 3.0\)"):
+    with pytest.raises(ValueError, match=r"^x_range .*\(3.0, 3.0\)"):
         Scaling.fit(PointSet(x, x), x_range=(3.0, 3.0))
-    with pytest.raises(ValueError, match=r"table\.y must be finite"):
+    with pytest.raises(ValueError, match=r"^table\.y"):
         Scaling.fit(PointSet(x, torch.full_like(x, math.nan)))

@@ -50,7 +50,7 @@ class TestArrays:
         known = [[value is not None for value in row] for row in values]
         y = np.array([[math.nan if v is None else v for v in row] for row in values])
         if np.sum(known) < 2:
-            with pytest.raises(ValueError, match="at least 2 values that are not missing"):
+            with pytest.raises(ValueError, match=r"^y .*2 values"):
                 from_arrays(X, y)
             return
         table = from_arrays(X, y)
@@ -80,19 +80,19 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("x", "y", "says"),
         [
-            ([0, 1, 1], [1, 2, 3], r"x must increase, got 1.0 after 1.0 at position 2"),
-            ([0, 2, 1], [1, 2, 3], r"x must increase, got 1.0 after 2.0 at position 2"),
-            ([0, math.nan, 2], [1, 2, 3], "x must be finite, got nan at position 1"),
-            (np.array(["1970", "NaT"], "M8[D]"), [1, 2], "x must be finite, got NaT"),
-            ([0, 1], [1, 2, 3], r"x must have shape \(points,\).* got \(2,\) and \(3,\)"),
-            (["a", "b"], [1, 2], "x must be numbers or dates, got <U1 such as .*'a'"),
-            (np.array([1, 2], "m8[D]"), [1, 2], r"got timedelta64\[D\]; divide it by a unit"),
-            ([timedelta(1), timedelta(2)], [1, 2], "got timedelta64.*; divide it by a unit"),
-            ([date(2001, 1, 1), 2002], [1, 2], "x must be numbers or dates, got object"),
-            ([0, 1], ["a", "b"], "y must hold numbers, got <U1"),
-            ([0, 1], [1, math.inf], r"y must be finite, or NaN .* got inf at position \[1\]"),
-            ([0, 1, 2], [math.nan, 5, math.nan], "at least 2 values .* got 1"),
-            ([], [], "at least 2 values .* got 0"),
+            ([0, 1, 1], [1, 2, 3], "^x .*1.0 after 1.0 at position 2"),
+            ([0, 2, 1], [1, 2, 3], "^x .*1.0 after 2.0 at position 2"),
+            ([0, math.nan, 2], [1, 2, 3], "^x .*nan at position 1"),
+            (np.array(["1970", "NaT"], "M8[D]"), [1, 2], "^x .*NaT"),
+            ([0, 1], [1, 2, 3], r"^x .*\(2,\) and \(3,\)"),
+            (["a", "b"], [1, 2], "^x .*'a'"),
+            (np.array([1, 2], "m8[D]"), [1, 2], r"^x .*timedelta64\[D\]"),
+            ([timedelta(1), timedelta(2)], [1, 2], "^x .*timedelta64"),
+            ([date(2001, 1, 1), 2002], [1, 2], "^x .*object"),
+            ([0, 1], ["a", "b"], "^y .*<U1"),
+            ([0, 1], [1, math.inf], r"^y .*inf at position \[1\]"),
+            ([0, 1, 2], [math.nan, 5, math.nan], "^y .*2 values.* 1"),
+            ([], [], "^y .*2 values.* 0"),
         ],
     )
     def test_what_is_no_table_is_refused(self, x: Any, y: Any, says: str) -> None:
@@ -111,7 +111,7 @@ class TestLabelled:
         assert table.sizes.tolist() == [3, 4]
         assert table[1].y.flatten().tolist() == X
         by_column = pd.DataFrame({"time": X, "temperature": Y})
-        with pytest.raises(ValueError, match=r"where a column is one, give the frame's \.T"):
+        with pytest.raises(ValueError, match=r"DataFrame.*\.T"):
             from_labelled(by_column)
 
     def test_pandas_dates_and_periods(self) -> None:
@@ -124,9 +124,9 @@ class TestLabelled:
         zoned = days.tz_localize("UTC").tz_convert("Asia/Tokyo")
         assert_is_the_example(from_labelled(pd.Series(Y, index=zoned)), expected)
         assert_is_the_example(from_labelled(pd.Series(Y, index=days.date)), expected)
-        with pytest.raises(ValueError, match="x must be finite, got NaT at position 1"):
+        with pytest.raises(ValueError, match=r"^x .*NaT at position 1"):
             from_labelled(pd.Series([1.0, 2.0], index=zoned[:1].append(pd.DatetimeIndex([None]))))
-        with pytest.raises(ValueError, match=r"got timedelta64.*; divide it by a unit"):
+        with pytest.raises(ValueError, match=r"^x .*timedelta64"):
             from_labelled(pd.Series(Y, index=days - days[0]))
 
     def test_xarray(self) -> None:
@@ -138,16 +138,16 @@ class TestLabelled:
         days = np.array(["2001-01-01", "2001-02-01", "2001-03-01", "2001-04-01"], "M8[ns]")
         dated = xr.DataArray(Y, dims="time", coords={"time": days})
         assert_is_the_example(from_labelled(dated), from_arrays(days, Y).x.flatten().tolist())
-        with pytest.raises(ValueError, match="last dimension of data must have a coordinate"):
+        with pytest.raises(ValueError, match="dimension of data"):
             from_labelled(xr.DataArray(Y, dims="time"))
 
     def test_what_is_neither_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"must be a pandas Series .* got list"):
+        with pytest.raises(ValueError, match=r"^data .*list"):
             from_labelled(Y)
         pd: Any = pytest.importorskip("pandas")
-        with pytest.raises(ValueError, match="y must hold numbers"):
+        with pytest.raises(ValueError, match=r"^y "):
             from_labelled(pd.Series(["a", "b"], index=[0.0, 1.0]))
-        with pytest.raises(ValueError, match="x must be numbers or dates"):
+        with pytest.raises(ValueError, match=r"^x .*JAN"):
             from_labelled(pd.Series([1.0, 2.0], index=["JAN", "FEB"]))
 
 
@@ -177,28 +177,26 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("", "a.csv is empty: its first line must be the header x,y"),
-            ("t,y\n0,1\n", "line 1: the header must name the column 'x' once"),
-            ("x,y\n0,1\n1\n", "line 3: 2 values must stand here, got 1"),
-            ("x,y\n0,1\n1,high\n", r"line 3: y must be a number, or missing \(an .* got 'high'"),
-            ("x,y\n0,1\n1,N/A\n", r"or missing \(an empty cell, NA, NaN or null\), got 'N/A'"),
-            ("x,y\n0,1\n1,2_5\n", "line 3: y must be a number, got '2_5'"),
-            ('x,y\n0,1\n1,"2,5"\n', "got '2,5'; write it with a decimal point"),
-            ("x\ty\n0\t1\n", "must name the column 'x' once .* must be separated by commas"),
-            ("x,y\ntoday,1\nnow,2\n", "line 2: x must be a number in every line, or a date"),
-            ("x,y\n0001-01-01T00:00+02:00,1\n", "line 2: x must be a number in every line, or a"),
-            ("x,y\n2001-01-01T00:00 UTC,1\n", "line 2: x must be a number in every line, or a"),
-            ("x,y\n10,1\n20,2\n2001-01-01,3\n", "line 4: x must be a number, got '2001-01-01'"),
-            ("x,y\n0,1\n1,inf\n", "line 3: y must be finite, or empty, got 'inf'"),
-            (
-                "x,y\n0,1\nsoon,2\n",
-                "line 3: x must be a number, got 'soon'",
-            ),
-            ("x,y\n0,1\n,2\n", "line 3: x must be a number, got ''"),
-            ("x,y\n2001-01-01,1\nsoon,2\n", "line 3: x must be a number .* got 'soon'"),
-            ("x,y\n1,1\n0,2\n", "a.csv: x must increase, got 0.0 after 1.0 at position 1"),
-            ("x,y\n0,1\n1,NA\n", "a.csv: y must hold at least 2 values"),
-            ("x,y\n0,1\n" + '"', "is no CSV file in UTF-8"),
+            ("", "a.csv is empty"),
+            ("t,y\n0,1\n", "line 1: .*'x'"),
+            ("x,x,y\n0,0,1\n", "line 1: .*'x'"),
+            ("x,y\n0,1\n1\n", "line 3: .*1"),
+            ("x,y\n0,1\n1,high\n", "line 3: y .*'high'"),
+            ("x,y\n0,1\n1,N/A\n", "line 3: y .*'N/A'"),
+            ("x,y\n0,1\n1,2_5\n", "line 3: y .*'2_5'"),
+            ('x,y\n0,1\n1,"2,5"\n', "line 3: y .*'2,5'.*decimal point"),
+            ("x\ty\n0\t1\n", "line 1: .*'x'.*commas"),
+            ("x,y\ntoday,1\nnow,2\n", "line 2: x .*'today'"),
+            ("x,y\n0001-01-01T00:00+02:00,1\n", "line 2: x .*'0001-01-01"),
+            ("x,y\n2001-01-01T00:00 UTC,1\n", "line 2: x .*UTC'"),
+            ("x,y\n10,1\n20,2\n2001-01-01,3\n", "line 4: x .*'2001-01-01'"),
+            ("x,y\n0,1\n1,inf\n", "line 3: y .*'inf'"),
+            ("x,y\n0,1\nsoon,2\n", "line 3: x .*'soon'"),
+            ("x,y\n0,1\n,2\n", "line 3: x .*''"),
+            ("x,y\n2001-01-01,1\nsoon,2\n", "line 3: x .*'soon'"),
+            ("x,y\n1,1\n0,2\n", "a.csv: x .*0.0 after 1.0 at position 1"),
+            ("x,y\n0,1\n1,NA\n", "a.csv: y .*2 values"),
+            ("x,y\n0,1\n" + '"', "a.csv .*UTF-8"),
         ],
     )
     def test_a_wrong_file_is_refused(self, tmp_path: Path, text: str, says: str) -> None:

@@ -144,7 +144,7 @@ class TestLowRankNormal:
     @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
     def test_a_quantile_at_no_level_is_refused(self, level: float) -> None:
         for distribution in (normal(), mixture()):
-            with pytest.raises(ValueError, match=r"level of a quantile must lie in \(0, 1\)"):
+            with pytest.raises(ValueError, match=f"level .*{level}"):
                 distribution.quantile(level)
 
     @pytest.mark.parametrize("rank", [0, 3, 8])
@@ -191,11 +191,11 @@ class TestLowRankNormal:
         ],
     )
     def test_shapes_that_do_not_fit_are_refused(self, shapes: Any) -> None:
-        with pytest.raises(ValueError, match="mean and variance must have shape"):
+        with pytest.raises(ValueError, match=r"^mean and variance "):
             LowRankNormal(*(torch.ones(shape) for shape in shapes))
 
     def test_a_value_of_another_shape_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., 5, 1\)"):
+        with pytest.raises(ValueError, match=r"^value .*5, 1\)"):
             normal().log_prob(torch.zeros(2, 4, 1))
 
     @pytest.mark.parametrize("rank", [3, 8])
@@ -204,7 +204,7 @@ class TestLowRankNormal:
         broken = LowRankNormal(made.mean, -100 * made.diagonal.abs(), 0.1 * made.factor)
         if rank == 3:  # the capacitance matrix has to fail, so the diagonal must not dominate it
             broken = LowRankNormal(made.mean, -0.01 * made.diagonal, made.factor)
-        with pytest.raises(ValueError, match="the covariance must be positive definite"):
+        with pytest.raises(ValueError, match="positive definite"):
             broken.log_prob(values(2))
 
     @pytest.mark.parametrize("variance", [-1.0, 0.0, math.nan, math.inf])
@@ -214,7 +214,7 @@ class TestLowRankNormal:
     ) -> None:
         made = normal(rank=rank)
         made.diagonal[1, 3] = variance
-        with pytest.raises(ValueError, match=rf"variance positive and finite, got {variance}"):
+        with pytest.raises(ValueError, match=f"variance .*{variance}"):
             made.log_prob(values(2))
 
     @pytest.mark.parametrize("mean", [math.nan, -math.inf])
@@ -222,7 +222,7 @@ class TestLowRankNormal:
     def test_a_mean_that_is_not_finite_is_refused(self, rank: int, mean: float) -> None:
         made = normal(rank=rank)
         made.loc[1, 3] = mean
-        with pytest.raises(ValueError, match=rf"mean must be finite, got {mean}"):
+        with pytest.raises(ValueError, match=f"mean .*{mean}"):
             made.log_prob(values(2))
 
     @pytest.mark.parametrize("rank", RANKS)
@@ -310,10 +310,10 @@ class TestMixture:
     def test_a_value_that_is_no_set_of_outputs_is_refused(self) -> None:
         made = mixture(seed=0)
         for function in (made.cdf, made.icdf):
-            with pytest.raises(ValueError, match=r"shape \(\.\.\., points, 1\), got \(5,\)"):
+            with pytest.raises(ValueError, match=r"^value .*\(5,\)"):
                 function(torch.full((5,), 0.5))
         for shape in [(), (5,), (2, 4, 1)]:
-            with pytest.raises(ValueError, match=r"value must have shape \(\.\.\., 5, 1\)"):
+            with pytest.raises(ValueError, match=r"^value .*5, 1\)"):
                 made.log_prob(torch.zeros(shape))
 
     def test_one_number_stands_for_every_output(self) -> None:
@@ -381,9 +381,9 @@ class TestMixture:
         assert abs(sign[:, 0].mean()) < 5 / 1000**0.5
 
     def test_logits_of_another_shape_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="logits must have the components' batch shape"):
+        with pytest.raises(ValueError, match=r"^logits "):
             Mixture(torch.zeros(2, 3), normal((2, 4)))
-        with pytest.raises(ValueError, match="logits must have the components' batch shape"):
+        with pytest.raises(ValueError, match=r"^logits "):
             Mixture(torch.zeros(()), normal(()))
 
 

@@ -70,9 +70,9 @@ def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
     mask[2, 7], y[2, 7] = False, value
     padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
     for model in (ConvGNP(config(2)), GaussianProcessOracle()):
-        with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
+        with pytest.raises(ValueError, match=r"target point .*\[2, 7\]"):
             score_marginals(model, padded, generator=seeded(0))
-        with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
+        with pytest.raises(ValueError, match=r"target point .*\[0, 7\]"):
             score_task(model, padded[2], num_samples=1, generator=seeded(0))
 
 
@@ -80,7 +80,7 @@ def test_a_missing_target_is_refused(tasks: Task) -> None:
     y = tasks.yt.clone()
     y[1, 4] = torch.nan
     missing = replace(tasks, target=PointSet(tasks.xt, y))
-    with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[1, 4\]"):
+    with pytest.raises(ValueError, match=r"target\.y .*\[1, 4\]"):
         score_marginals(ConvGNP(config(2)), missing, generator=seeded(0))
 
 
@@ -117,7 +117,7 @@ def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
     assert result.tasks[2].crps == pytest.approx(expected, rel=1e-6)
     again = score_task(model, task, num_samples=6, generator=spawn(seeded(1), 4)[2])
     assert again.crps == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(ValueError, match="a batch of one, got 4"):
+    with pytest.raises(ValueError, match=r"^task .*4"):
         score_task(model, tasks, num_samples=6, generator=seeded(1))
     assert result.num_samples == 6
 
@@ -149,7 +149,7 @@ def test_an_oracle_scores_better_than_a_fresh_network(oracle: Oracle) -> None:
 
 
 def test_no_records_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one record"):
+    with pytest.raises(ValueError, match="record"):
         Marginals.summarize([], num_samples=1)
     one = Marginals.summarize([MarginalRecord(0, 0.5, 0.4, 0.8, 1.0)], num_samples=3)
     assert (one.crps, one.crps_ci95, one.num_samples) == (0.5, None, 3)
@@ -174,12 +174,12 @@ def test_a_result_round_trips_with_its_origin(ceiling: MarginalsResult, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["marginals"].update(crps=0.0), "crps must be .* as its tasks say, got 0"),
-        (lambda d: d["marginals"].update(crps_ci95=None), "as its tasks say, got None"),
-        (lambda d: d["marginals"]["tasks"].pop(), "as its tasks say"),
-        (lambda d: d["marginals"]["tasks"][0].pop("crps"), r"tasks\[0\]\.crps is missing"),
-        (lambda d: d.update(extra=1), "result.extra = 1 is unknown"),
-        (lambda d: d.pop("marginals"), "marginals must be an object"),
+        (lambda d: d["marginals"].update(crps=0.0), "crps .*got 0"),
+        (lambda d: d["marginals"].update(crps_ci95=None), "crps_ci95 .*None"),
+        (lambda d: d["marginals"]["tasks"].pop(), "tasks"),
+        (lambda d: d["marginals"]["tasks"][0].pop("crps"), r"tasks\[0\]\.crps"),
+        (lambda d: d.update(extra=1), "result.extra"),
+        (lambda d: d.pop("marginals"), "marginals "),
     ],
 )
 def test_a_changed_result_is_refused(
@@ -195,7 +195,7 @@ def test_a_changed_result_is_refused(
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"name must be one of danp-sawtooth, .* got 'gp'"):
+    with pytest.raises(ValueError, match=r"^name .*'gp'"):
         run_marginals("gp")
-    with pytest.raises(FileNotFoundError, match="no result at"):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
         load_marginals(tmp_path / "none.json")

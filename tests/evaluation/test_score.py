@@ -177,24 +177,24 @@ def test_records_of_several_runs_add_up() -> None:
     assert result.forward_passes == 450_003
     assert result.seconds == 4.5
     assert result.average_likelihood == pytest.approx((2 * math.exp(-1) + math.exp(2)) / 3)
-    with pytest.raises(ValueError, match="at least one record"):
+    with pytest.raises(ValueError, match="record"):
         Evaluation.summarize([])
 
 
 def test_wrong_arguments_are_refused(tasks: Task) -> None:
     model = ConvCNP(config(0))
-    with pytest.raises(ValueError, match=r"estimator must be one of model, .* got 'exact'"):
+    with pytest.raises(ValueError, match=r"^estimator .*'exact'"):
         evaluate(model, tasks, estimator="exact", generator=seeded(0))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a batch of one, got 4"):
+    with pytest.raises(ValueError, match=r"^task .*4"):
         evaluate_task(model, tasks, estimator="both", num_samples=2, generator=seeded(0))
     nothing = Task(tasks[0].context, PointSet(tasks[0].xt[:, :0], tasks[0].yt[:, :0]))
-    with pytest.raises(ValueError, match="at least one task and one target to score, got"):
+    with pytest.raises(ValueError, match="one target"):
         evaluate(model, nothing, generator=seeded(0))
-    with pytest.raises(ValueError, match="at least one task and one target to score, got"):
+    with pytest.raises(ValueError, match="one target"):
         evaluate_task(model, nothing, estimator="both", num_samples=2, generator=seeded(0))
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
-    with pytest.raises(ValueError, match="mean must be finite, got nan"):
+    with pytest.raises(ValueError, match=r"mean .*nan"):
         evaluate(model, tasks, generator=seeded(0))
 
 
@@ -209,9 +209,9 @@ def test_masked_targets_are_refused(kind: str, tasks: Task) -> None:
     mask = tasks.target.mask.clone()
     mask[2, 7] = False
     padded = replace(tasks, target=PointSet(tasks.xt, tasks.yt, mask))
-    with pytest.raises(ValueError, match=r"target point must be real, .* at \[2, 7\]"):
+    with pytest.raises(ValueError, match=r"target point .*\[2, 7\]"):
         evaluate(model, padded, num_samples=2, generator=seeded(0))
-    with pytest.raises(ValueError, match=r"target point must be real, .* at \[0, 7\]"):
+    with pytest.raises(ValueError, match=r"target point .*\[0, 7\]"):
         evaluate_task(model, padded[2], estimator="both", num_samples=2, generator=seeded(0))
 
 
@@ -221,7 +221,7 @@ class NoDensity(GaussianProcessOracle):
 
 
 def test_a_task_of_no_density_is_refused(tasks: Task) -> None:
-    with pytest.raises(ValueError, match="must be finite, got -inf for a task with 0 context"):
+    with pytest.raises(ValueError, match=r"-inf .* 0 context"):
         evaluate(NoDensity(), tasks, generator=seeded(0))
 
 
@@ -331,9 +331,9 @@ def test_intervals_cover_what_they_should(level: float) -> None:
 
 def test_metrics_refuse_what_does_not_fit() -> None:
     mixture = draw_mixture(1, 2)
-    with pytest.raises(ValueError, match=r"y must have shape \(2, 3, 1\), got \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"^y .*got \(2, 3\)"):
         crps(mixture, torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 90"):
+    with pytest.raises(ValueError, match=r"^level .*90"):
         in_central_interval(mixture, mixture.mean, 90)
 
 
@@ -368,11 +368,11 @@ def test_results_round_trip(ceiling: Result, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["evaluation"].update(average_likelihood=400.0), "as its tasks say, got 400"),
-        (lambda d: d["evaluation"]["tasks"].pop(), "as its tasks say"),
-        (lambda d: d.update(extra=1), "result.extra = 1 is unknown"),
-        (lambda d: d.pop("seed"), "result.seed is missing"),
-        (lambda d: d.pop("evaluation"), "evaluation must be an object"),
+        (lambda d: d["evaluation"].update(average_likelihood=400.0), "average_likelihood .*400"),
+        (lambda d: d["evaluation"]["tasks"].pop(), "tasks"),
+        (lambda d: d.update(extra=1), "result.extra"),
+        (lambda d: d.pop("seed"), "result.seed"),
+        (lambda d: d.pop("evaluation"), "evaluation"),
     ],
 )
 def test_a_changed_result_is_refused(
@@ -388,10 +388,10 @@ def test_a_changed_result_is_refused(
 
 
 def test_missing_results_and_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no result at"):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
         load_results(tmp_path / "none.json")
-    with pytest.raises(ValueError, match=r"name must be one of danp-sawtooth, .* got 'ceiling'"):
+    with pytest.raises(ValueError, match=r"^name .*'ceiling'"):
         run_benchmark("ceiling")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"list\.json: .* must be an object"):
+    with pytest.raises(ValueError, match=r"list\.json"):
         load_results(tmp_path / "list.json")

@@ -99,19 +99,19 @@ def test_bad_inputs_are_refused_by_name(name: str) -> None:
     task = task_of(name, 2, context_size=3, num_targets=4)
     oracle = ORACLES[name]()
     bad = PointSet(task.xc, torch.full_like(task.yc, math.nan))
-    with pytest.raises(ValueError, match=r"context\.y must be finite"):
+    with pytest.raises(ValueError, match=r"^context\.y "):
         oracle.predict(bad, task.xt)
-    with pytest.raises(ValueError, match=r"xt must have shape \(2, targets, 1\)"):
+    with pytest.raises(ValueError, match=r"^xt .*shape"):
         oracle.predict(task.context, task.xt[:1])
-    with pytest.raises(ValueError, match="xt must be finite"):
+    with pytest.raises(ValueError, match=r"^xt .*(inf|nan)"):
         oracle.predict(task.context, task.xt * math.inf)
-    with pytest.raises(ValueError, match=r"target\.y must be finite"):
+    with pytest.raises(ValueError, match=r"^target\.y "):
         oracle.log_prob(task.context, PointSet(task.xt, task.yt * math.nan))
 
 
 @pytest.mark.parametrize("oracle", [SawtoothOracle, SquareWaveOracle])
 def test_waves_refuse_what_makes_no_prior(oracle: type[SawtoothOracle | SquareWaveOracle]) -> None:
-    with pytest.raises(ValueError, match=r"frequency must .*0\.5"):
+    with pytest.raises(ValueError, match=r"^frequency .*0\.5"):
         oracle(frequency=(0.5, 2.0))
     with pytest.raises(ValueError, match="num_nodes"):
         oracle(num_nodes=0)
@@ -195,10 +195,10 @@ def test_gp_diagonal_and_exact_context_bound_the_joint() -> None:
 
 
 def test_gp_refuses_what_is_singular() -> None:
-    with pytest.raises(ValueError, match="variance_floor must be > 0"):
+    with pytest.raises(ValueError, match=r"^variance_floor "):
         GaussianProcessOracle(variance_floor=0.0)
     crowd = points(torch.linspace(0.0, 0.1, 40).tolist(), [0.0] * 40)
-    with pytest.raises(ValueError, match="context_variance must be large enough"):
+    with pytest.raises(ValueError, match=r"^context_variance "):
         GaussianProcessOracle(context_variance=1e-18).predict(crowd, torch.zeros(1, 1, 1))
 
 
@@ -397,9 +397,9 @@ def test_repeated_and_nearly_repeated_inputs_say_what_one_does() -> None:
 def test_points_on_no_sawtooth_are_refused() -> None:
     task = task_of("sawtooth", 2, context_size=5)
     noisy = PointSet(task.xc, task.yc + 1e-3 * torch.arange(5.0).reshape(1, 5, 1))
-    with pytest.raises(ValueError, match="context must lie on a sawtooth wave"):
+    with pytest.raises(ValueError, match=r"context .*sawtooth"):
         SawtoothOracle().predict(noisy, task.xt)
-    with pytest.raises(ValueError, match="no such wave goes through its 2 points"):
+    with pytest.raises(ValueError, match=r"context .*2 points"):
         SawtoothOracle().log_prob(points([0.5, 0.5], [0.2, 0.3]), task.target[0])
 
 
@@ -494,15 +494,15 @@ def test_square_average_likelihood(size: int, low: float, high: float) -> None:
 
 def test_values_on_no_square_wave_are_refused() -> None:
     oracle = SquareWaveOracle()
-    with pytest.raises(ValueError, match="context must have outputs 0 and 1 alone"):
+    with pytest.raises(ValueError, match=r"context .*0 and 1"):
         oracle.predict(points([0.0], [0.5]), torch.zeros(1, 1, 1))
     clash = points([0.5, 0.5], [0.0, 1.0])
-    with pytest.raises(ValueError, match="context must lie on a square wave"):
+    with pytest.raises(ValueError, match=r"context .*square"):
         oracle.predict(clash, torch.zeros(1, 1, 1))
     blip = points([0.5, 0.5000002, 0.5000004], [0.0, 1.0, 0.0])  # shorter than any half period
-    with pytest.raises(ValueError, match="context must lie on a square wave"):
+    with pytest.raises(ValueError, match=r"context .*square"):
         oracle.predict(blip, torch.zeros(1, 1, 1))
-    with pytest.raises(ValueError, match="context and target must lie on a square wave"):
+    with pytest.raises(ValueError, match="context and target "):
         oracle.log_prob(points([0.5], [0.0]), points([0.5], [1.0]))
-    with pytest.raises(ValueError, match="variance_floor must be <= "):
+    with pytest.raises(ValueError, match=r"^variance_floor "):
         SquareWaveOracle(variance_floor=0.1)

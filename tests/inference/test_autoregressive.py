@@ -192,14 +192,14 @@ def test_one_context_serves_many_sets_of_inputs(task: Task) -> None:
 
 def test_wrong_arguments_are_refused_by_name(task: Task) -> None:
     model = build(ConvCNP)
-    with pytest.raises(ValueError, match=r"num_samples must be >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"^num_samples .*0"):
         ar_sample(model, task.context, task.xt, num_samples=0, generator=seeded(0))
-    with pytest.raises(ValueError, match=r"chunk_size must be >= 1, got -1"):
+    with pytest.raises(ValueError, match=r"^chunk_size .*-1"):
         ar_log_prob(model, task, generator=seeded(0), chunk_size=-1)
-    with pytest.raises(ValueError, match="xt must lie in the model's domain"):
+    with pytest.raises(ValueError, match=r"^xt .*domain"):
         ar_sample(model, task.context, task.xt + 5, num_samples=1, generator=seeded(0))
     hidden = Task(task.context, task.target.masked_where(torch.tensor([True, False, True])))
-    with pytest.raises(ValueError, match=r"every target point must be real, .* at \[1, 0\]"):
+    with pytest.raises(ValueError, match=r"target point .*\[1, 0\]"):
         ar_log_prob(model, hidden, generator=seeded(0))
 
 
@@ -211,6 +211,6 @@ def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
     y[2, num_targets - 1] = math.nan
     missing = Task(task.context, PointSet(task.xt[:, :num_targets], y))
     for seed in range(4):
-        place = rf"target\.y must be finite .* at \[2, {num_targets - 1}\]"
+        place = rf"target\.y .*\[2, {num_targets - 1}\]"
         with pytest.raises(ValueError, match=place):
             ar_log_prob(build(ConvCNP), missing, generator=seeded(seed))

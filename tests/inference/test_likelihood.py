@@ -210,7 +210,7 @@ def test_the_first_samples_of_many_are_an_estimate_with_few(estimator: Estimator
         torch.testing.assert_close(
             effective_sample_size(few), expected.effective_sample_size[0], rtol=1e-9, atol=1e-9
         )
-    with pytest.raises(ValueError, match="a batch of one, got 2"):
+    with pytest.raises(ValueError, match=r"^task .*2"):
         log_weights(model, draw_task(batch_size=2), generator=seeded(0))
 
 
@@ -284,42 +284,37 @@ def test_the_models_own_estimate_never_reads_the_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"estimator": "best"}, "estimator must be .* got 'best'"),
-        ({"auxiliary_inputs": "grid"}, "auxiliary_inputs must be .* got 'grid'"),
-        ({"num_samples": 0, "estimator": "model"}, "num_samples must be >= 1 .* got 0"),
-        ({"num_samples": 1}, "num_samples must be >= 2 .* got 1"),
-        ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
+        {"estimator": "best"},
+        {"auxiliary_inputs": "grid"},
+        {"num_samples": 0, "estimator": "model"},
+        {"chunk_size": 0},
     ],
 )
-def test_wrong_arguments_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused_by_name(options: dict[str, Any]) -> None:
+    name, value = next(iter(options.items()))
+    task, model, says = draw_task(), random_danp(), rf"{name}.* got .*{value!r}"
+    for one in (model, baseline()):
+        with pytest.raises(ValueError, match=says):
+            log_likelihood(one, task, generator=seeded(0), **options)
+    with pytest.raises(ValueError, match=says):
+        log_weights(model, task, generator=seeded(0), **options)
+
+
+def test_an_estimate_by_both_halves_needs_a_sample_of_each() -> None:
     for function in (log_likelihood, log_weights):
-        with pytest.raises(ValueError, match=message):
-            function(random_danp(), draw_task(), generator=seeded(0), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"estimator": "best"}, "estimator must be .* got 'best'"),
-        ({"auxiliary_inputs": "grid"}, "auxiliary_inputs must be .* got 'grid'"),
-        ({"num_samples": 0}, "num_samples must be >= 1 .* got 0"),
-        ({"chunk_size": 0}, "chunk_size >= 1, got 256 and 0"),
-    ],
-)
-def test_a_baseline_refuses_them_too(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        log_likelihood(baseline(), draw_task(), generator=seeded(0), **options)
+        with pytest.raises(ValueError, match="num_samples must be >= 2"):
+            function(random_danp(), draw_task(), num_samples=1, generator=seeded(0))
 
 
 def test_wrong_tasks_are_refused_by_name() -> None:
     task, model = draw_task(), random_danp()
     assert task.pool is not None
     short = Task(task.context, task.target, PointSet(task.pool.x[:, :5], task.pool.y[:, :5]))
-    with pytest.raises(ValueError, match=r"needs a pool of at least 6 points .* got 5"):
+    with pytest.raises(ValueError, match=r"pool .* 6 .* 5"):
         log_likelihood(model, short, generator=seeded(0))
-    with pytest.raises(ValueError, match=r"needs a pool .* got 0"):
+    with pytest.raises(ValueError, match=r"pool .* 0"):
         log_likelihood(
             model,
             Task(task.context, task.target),
@@ -332,7 +327,7 @@ def test_wrong_tasks_are_refused_by_name() -> None:
     y[0, 2] = torch.nan
     missing = Task(task.context, PointSet(task.xt, y), task.pool)
     for one in (model, baseline()):
-        with pytest.raises(ValueError, match=r"target\.y must be finite .* at \[0, 2\]"):
+        with pytest.raises(ValueError, match=r"target\.y .*\[0, 2\]"):
             log_likelihood(one, missing, generator=seeded(0))
 
 
@@ -341,8 +336,8 @@ def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None
     pool = task.pool
     assert pool is not None
     for wrong, message in (
-        (PointSet(pool.x + 40.0, pool.y), r"pool\.x must lie in the model's domain"),
-        (pool.to(torch.float32), r"pool\.x must have the model's dtype torch.float64"),
+        (PointSet(pool.x + 40.0, pool.y), r"pool\.x .*domain"),
+        (pool.to(torch.float32), r"pool\.x .*float64"),
     ):
         other = replace(task, pool=wrong)
         for function in (log_likelihood, log_weights):
@@ -361,7 +356,7 @@ def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
     padding = PointSet(points.x[:, :2], torch.full((1, 2, 1), value, dtype=torch.float64))
     padded = points.concat(padding.masked_where(False))
     task = replace(task, **{hidden: padded})
-    place = rf"every {hidden} point must be real, got a masked one at \[0, {points.num_points}\]"
+    place = rf"{hidden} point .*\[0, {points.num_points}\]"
     for model in (random_danp(), baseline()):
         with pytest.raises(ValueError, match=place):
             log_likelihood(model, task, generator=seeded(0))

@@ -121,9 +121,9 @@ def test_nothing_observed_changes_nothing() -> None:
 
 def test_numbers_that_disagree_are_refused() -> None:
     target, observed = split(draw_gaussian(1, NUM_TARGETS + 3, 3, 0))
-    with pytest.raises(ValueError, match=r"the numbers 3 and 4"):
+    with pytest.raises(ValueError, match="3 and 4"):
         condition(target, [(observed, draw_set(1, 4, 0))])
-    with pytest.raises(ValueError, match=r"the ranks 3 and 2"):
+    with pytest.raises(ValueError, match="ranks 3 and 2"):
         condition(target, [(draw_gaussian(1, 3, 2, 0), draw_set(1, 3, 0))])
 
 
@@ -133,7 +133,7 @@ def test_what_has_no_factor_in_float64_is_refused() -> None:
     joint.factor[0] = 1e6 * (joint.factor[0, :, :1] + 1e-6 * joint.factor[0])
     target, observed = split(joint)
     actual, y = condition(target, [(observed, values)]), draw_set(2, NUM_TARGETS, 2).y
-    with pytest.raises(ValueError, match="mean must be finite, got nan"):
+    with pytest.raises(ValueError, match=r"mean .*nan"):
         actual[:1].log_prob(y[:1])
     assert_same(actual[1:], condition(target[1:], [(observed[1:], values[1:])]))
 

@@ -15,7 +15,7 @@ from contracts import (
     seeded,
     small_config,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
@@ -85,6 +85,31 @@ def test_number_of_parameters(config: ConvNPConfig, num_sets: int, count: int) -
     assert count_parameters(ConvNPCore(config, num_sets)) == count
 
 
+@pytest.mark.parametrize("config", [paper_config(), small_config()], ids=["paper", "small"])
+def test_a_fresh_model_weighs_a_neighbor_on_the_grid_by_one_length_scale(
+    config: ConvNPConfig,
+) -> None:
+    """Both convolutions start from one grid spacing, as in the released code.
+
+    Between neighbors on the grid the weight is then exp(-1/2), whatever the density of the grid.
+    """
+    core = seeded(ConvNPCore, config, 2)
+    middle = len(core.grid) // 2
+    x = core.grid[middle].reshape(1, 1, 1)
+    with torch.no_grad():
+        densities = [core.encode_set(PointSet(x, x), index)[0, 0] for index in range(2)]
+        peak = torch.zeros(1, 1, len(core.grid), dtype=torch.float64)
+        peak[..., middle] = 1.0
+        identity = seeded(nn.Conv2d, 1, 1, 1)
+        nn.init.ones_(identity.weight)
+        nn.init.zeros_(identity.bias)
+        decoded = core.decoder(peak, core.grid, core.grid.reshape(1, -1, 1), identity)
+    for weights in (*densities, decoded[0, :, 0]):
+        expected = torch.tensor([math.exp(-0.5), 1.0, math.exp(-0.5)], dtype=torch.float64)
+        # The grid is kept in float32.
+        torch.testing.assert_close(weights[middle - 1 : middle + 2], expected, rtol=1e-4, atol=0)
+
+
 class TestTranslation:
     """Shifting the inputs inside a fixed domain, whose grid stays.
 
@@ -151,28 +176,28 @@ def test_float32_agrees_with_float64() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"unet": "plain"}, "unet must be one of paper, full-resolution, got 'plain'"),
-        ({"kernel_size": 4}, "kernel_size must be odd, got 4"),
-        ({"channels": 0}, "channels must be >= 1, got 0"),
-        ({"num_layers": 0}, "num_layers must be >= 1, got 0"),
-        ({"rank": -1}, "rank must be >= 0, got -1"),
-        ({"variance_gain": 0.0}, "variance_gain and factor_divisor must be positive, got 0.0"),
-        ({"factor_divisor": -1.0}, "must be positive, got 5.0 and -1.0"),
-        ({"domain": (1.0, 1.0)}, r"domain must be .* got (1.0, 1.0)"),
-        ({"domain": (1e5, 1e5 + 4.0)}, "domain must lie within 8192 of 0 at 64 points per unit"),
-        ({"domain": (-math.inf, 0.0)}, r"got (-inf, 0.0); shift or rescale the inputs"),
+        {"unet": "plain"},
+        {"kernel_size": 4},
+        {"channels": 0},
+        {"num_layers": 0},
+        {"rank": -1},
+        {"variance_gain": 0.0},
+        {"factor_divisor": -1.0},
+        {"domain": (1.0, 1.0)},
+        {"domain": (1e5, 1e5 + 4.0)},
+        {"domain": (-math.inf, 0.0)},
     ],
 )
-def test_wrong_configurations_are_refused(change: dict[str, Any], message: str) -> None:
-    pattern = re.escape(message).replace(r"\.\*", ".*")
-    with pytest.raises(ValueError, match=pattern):
+def test_wrong_configurations_are_refused(change: dict[str, Any]) -> None:
+    ((name, value),) = change.items()
+    with pytest.raises(ValueError, match=rf"{name}.* got .*{re.escape(repr(value))}"):
         ConvNPConfig(**change)
 
 
 def test_rank_must_fit_the_model() -> None:
-    with pytest.raises(ValueError, match="rank must be 0, got 4"):
+    with pytest.raises(ValueError, match=r"rank .*4"):
         ConvCNP(small_config())
-    with pytest.raises(ValueError, match="rank must be >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"rank .*0"):
         ConvGNP(small_config(rank=0))

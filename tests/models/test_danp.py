@@ -263,45 +263,39 @@ class TestErrors:
 
     @pytest.mark.parametrize("level", [-1, 4, True, 1.0, np.int64(0), torch.tensor(0)])
     def test_level(self, level: Any) -> None:
-        says = re.escape(f"level must be an int in 0..3, got {level!r}.")
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=rf"^level .*{re.escape(repr(level))}"):
             self.model(self.context, self.sets, self.xt, level)
 
-    @pytest.mark.parametrize("level", [-1, 4])
-    def test_level_of_a_task(self, level: int) -> None:
-        with pytest.raises(ValueError, match=rf"level must lie in 0\.\.3, got {level}"):
-            draw_augmented(0).masked(level)
-
     def test_number_of_auxiliary_sets(self) -> None:
-        with pytest.raises(ValueError, match="auxiliary must hold the levels 1 to 3, got 2 sets"):
+        with pytest.raises(ValueError, match=r"^auxiliary .*2 sets"):
             self.model(self.context, self.sets[:2], self.xt)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_values_of_an_unmasked_level(self, bad: float) -> None:
         sets = [*self.sets[:2], PointSet(self.sets[2].x, self.sets[2].y * bad)]
-        with pytest.raises(ValueError, match=r"auxiliary\[2\].y must be finite"):
+        with pytest.raises(ValueError, match=r"^auxiliary\[2\]\.y"):
             self.model(self.context, sets, self.xt, level=2)
 
     @pytest.mark.parametrize("name", ["num_samples", "chunk_size"])
     def test_sizes(self, name: str) -> None:
-        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
+        with pytest.raises(ValueError, match=f"^{name} .*0"):
             self.model.predict(self.context, self.xt, generator=torch.Generator(), **{name: 0})
 
     def test_auxiliary_inputs(self) -> None:
-        with pytest.raises(ValueError, match="auxiliary_inputs must be 'uniform' or 'target'"):
+        with pytest.raises(ValueError, match=r"^auxiliary_inputs .*'grid'"):
             self.model.predict(
                 self.context, self.xt, auxiliary_inputs="grid", generator=torch.Generator()
             )
 
     def test_sampling_takes_one_context(self) -> None:
-        with pytest.raises(ValueError, match="context must be one set, got a batch of 2"):
+        with pytest.raises(ValueError, match=r"^context .*2"):
             self.model.sample_auxiliary(
                 draw_set(2, 5, 0), num_samples=1, generator=torch.Generator()
             )
 
     @pytest.mark.parametrize("chunk_size", [2, 256])
     def test_all_samples_share_one_set_of_inputs(self, chunk_size: int) -> None:
-        with pytest.raises(ValueError, match=r"inputs must be one set .* got 4"):
+        with pytest.raises(ValueError, match=r"^inputs .*4"):
             self.model.sample_auxiliary(
                 self.context,
                 num_samples=4,
@@ -310,15 +304,8 @@ class TestErrors:
                 chunk_size=chunk_size,
             )
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"beta": 0.0}, r"beta must lie in \(0, 1\), got 0.0"),
-            ({"beta": 1.5}, r"beta must lie in \(0, 1\), got 1.5"),
-            ({"num_levels": -1}, "num_levels must be an integer >= 0, got -1"),
-            ({"num_auxiliary": 0}, "num_auxiliary must be >= 1, got 0"),
-        ],
-    )
-    def test_configuration(self, change: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
+    @pytest.mark.parametrize("change", [{"beta": 1.5}, {"num_levels": -1}, {"num_auxiliary": 0}])
+    def test_configuration(self, change: dict[str, Any]) -> None:
+        ((name, value),) = change.items()
+        with pytest.raises(ValueError, match=rf"^{name} .*{value}"):
             DANPConfig(**change)

@@ -167,10 +167,7 @@ def test_gradients(nps: ModuleType) -> None:
         torch.testing.assert_close(parameter.grad, expected[name], msg=name)
 
 
-@pytest.mark.parametrize(
-    ("model", "count"), [("convcnp", 329_220), ("convgnp", 337_540), ("danp", 352_333)]
-)
-def test_number_of_parameters_and_receptive_field(nps: ModuleType, model: str, count: int) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_number_of_parameters(nps: ModuleType, model: str) -> None:
     theirs, ours = pair(nps, model, torch.float32)
-    assert count_parameters(ours) == count_parameters(theirs) == count
-    assert theirs.receptive_field == 445 / 64
+    assert count_parameters(ours) == count_parameters(theirs)

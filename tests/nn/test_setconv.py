@@ -62,18 +62,18 @@ class TestGrid:
     def test_inputs_off_the_domain_are_refused(self, value: float) -> None:
         grid = Grid((-2.0, 2.0), 8, 0.25, 4)
         x = torch.tensor([[[0.0], [value]]])
-        with pytest.raises(ValueError, match=r"xt must lie in .*\[-2.0, 2.0\], got \["):
+        with pytest.raises(ValueError, match=r"^xt .*\[-2.0, 2.0\], got \["):
             grid.check("xt", x)
         grid.check("xt", x, torch.tensor([[True, False]]))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (((1.0, 1.0), 8, 0.1, 1), r"domain must be .* got \(1.0, 1.0\)"),
-            (((math.nan, 1.0), 8, 0.1, 1), "domain must be .* got .nan, 1.0"),
-            (((0.0, 1.0), 0, 0.1, 1), "points_per_unit .* got 0, 1 and 0.1"),
-            (((0.0, 1.0), 8, -0.1, 1), "margin >= 0, got 8, 1 and -0.1"),
-            (((0.0, 1.0), 8, 0.1, 0), "multiple must be >= 1 .* got 8, 0 and 0.1"),
+            (((1.0, 1.0), 8, 0.1, 1), r"^domain .*\(1.0, 1.0\)"),
+            (((math.nan, 1.0), 8, 0.1, 1), "^domain .*nan, 1.0"),
+            (((0.0, 1.0), 0, 0.1, 1), "points_per_unit .*0, 1 and 0.1"),
+            (((0.0, 1.0), 8, -0.1, 1), "margin .*8, 1 and -0.1"),
+            (((0.0, 1.0), 8, 0.1, 0), "multiple .*8, 0 and 0.1"),
         ],
     )
     def test_wrong_arguments_are_refused(
@@ -153,7 +153,7 @@ class TestEncoder:
         loss = module(real, GRID, 0).square().sum()
         parts = torch.autograd.grad(loss, (module.log_scale, real.y), create_graph=True)
         for part in parts:
-            with pytest.raises(RuntimeError, match=r"length scale only.* freeze log_scale"):
+            with pytest.raises(RuntimeError, match=r"length scale.*log_scale"):
                 part.sum().backward(retain_graph=True)
         (by_outputs,) = torch.autograd.grad(parts[1].sum(), real.y)
         frozen = encoder().requires_grad_(False)

@@ -156,7 +156,7 @@ class TestPrediction:
 
     def test_more_than_one_row_is_refused(self) -> None:
         two = DiagonalNormal(torch.zeros(2, 21, 1), torch.ones(2, 21, 1))
-        with pytest.raises(ValueError, match=r"one row of values, got shape \(2, 21, 1\)"):
+        with pytest.raises(ValueError, match=r"\(2, 21, 1\)"):
             plot_prediction(PointSet.empty(), X, two)
 
 
@@ -275,7 +275,7 @@ class TestArchitecture:
         ]
 
     def test_a_negative_number_of_levels_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="num_levels must be >= 0, got -1"):
+        with pytest.raises(ValueError, match=r"^num_levels .*-1"):
             plot_architecture(-1)
 
 
@@ -335,7 +335,7 @@ class TestStyle:
 
     def test_levels_differ_in_color_or_marker(self) -> None:
         assert len({level_style(level) for level in range(10)}) == 10
-        with pytest.raises(ValueError, match="level must be >= 0, got -1"):
+        with pytest.raises(ValueError, match=r"^level .*-1"):
             level_style(-1)
 
     def test_nothing_is_set_in_less_than_ten_points(self) -> None:
@@ -360,7 +360,7 @@ class TestStyle:
 
     @pytest.mark.parametrize("values", [torch.zeros(2, 3), np.zeros((2, 3))])
     def test_two_rows_are_refused(self, values: Tensor) -> None:
-        with pytest.raises(ValueError, match=r"thing must be one row of values.*\(2, 3\)"):
+        with pytest.raises(ValueError, match=r"^thing .*\(2, 3\)"):
             as_row(values, "thing")
 
     def test_rows_come_from_tensors_with_gradients_and_lists(self) -> None:

@@ -57,9 +57,9 @@ def test_a_wrong_number_of_passes_is_refused(cost: Any, models: dict[str, Any]) 
     run = both["samples"]["ar-convcnp"]
     assert cost.count_passes(models["ar-convcnp"], run) == run() == 6
     cost._counted(models["ar-convcnp"], run, 6)()
-    with pytest.raises(AssertionError, match="counted 6, said 6, formula 7"):
+    with pytest.raises(AssertionError, match="formula 7"):
         cost._counted(models["ar-convcnp"], run, 7)()
-    with pytest.raises(AssertionError, match="counted 6, said 5, formula 6"):
+    with pytest.raises(AssertionError, match="said 5"):
         cost._counted(models["ar-convcnp"], lambda: run() - 1, 6)()
 
 

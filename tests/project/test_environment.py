@@ -39,7 +39,6 @@ CONDA = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
 def test_constraints_are_exact_versions() -> None:
     assert len(PINS) == len(CONSTRAINTS) > 100
     assert not [name for name, version in PINS.items() if version.local], "no +cpu, +cu130, ..."
-    assert PINS["torch"] == Version("2.13.0")
 
 
 @pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)

@@ -40,36 +40,27 @@ def test_a_card_survives(card: Card, tmp_path: Path) -> None:
 
 def test_the_page_says_what_the_card_says() -> None:
     page = render_card(CARD)
-    for part in (
-        "# danp-sawtooth\n",
-        "| Model | danp, 320,013 parameters |",
-        "| Trained on | sawtooth tasks, seed 3 |",
-        "| Recipe | fast, 30,000 steps |",
-        "| Time | 31.2 minutes |",
-        "| Hardware | 1 thread of A Processor |",
-        "| 4.480 nats per target (levels 1 to 3: 1.000, 0.500, -0.250) |",
-        "| Versions | danp_lib 0.1.0, PyTorch 2.13.0 |",
-        "| Commit | `0123abc` |",
-        f"| SHA-256 | `{'f' * 64}` |",
-        f"```sh\n{CARD.command}\n```\n",
+    for value in (
+        *(CARD.name, CARD.model, CARD.dataset, CARD.recipe, CARD.danp_lib, CARD.torch, CARD.sha256),
+        *("seed 3", "30,000 steps", "320,013 parameters", "31.2 minutes"),
+        *("1 thread of A Processor", "0123abc", "4.480", "1.000, 0.500, -0.250", CARD.command),
     ):
-        assert part in page
+        assert value in page
     page = render_card(ON_GPU)
-    assert "| Hardware | A GPU, with 4 threads of A Processor |" in page
-    assert "| Validation log-likelihood | not reached |" in page
-    assert "| Commit | not known |" in page
+    for value in ("A GPU", "4 threads of A Processor", "not reached", "not known"):
+        assert value in page
 
 
 def test_a_wrong_card_is_refused_with_its_key(tmp_path: Path) -> None:
     checkpoint = tmp_path / "m.safetensors"
-    with pytest.raises(FileNotFoundError, match=r"no card at .*m\.json"):
+    with pytest.raises(FileNotFoundError, match=r"m\.json"):
         read_card(checkpoint)
     write_card(checkpoint, CARD)
     path = tmp_path / "m.json"
     values = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(values | {"seed": "3"}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"m\.json: card\.seed must be an integer, got '3'"):
+    with pytest.raises(ValueError, match=r"m\.json: card\.seed .*'3'"):
         read_card(checkpoint)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"m\.json: Expecting"):
+    with pytest.raises(ValueError, match=r"m\.json"):
         read_card(checkpoint)

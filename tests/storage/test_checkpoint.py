@@ -132,7 +132,7 @@ def test_any_changed_bit_is_refused(
     flipped[place] ^= 1 << bit
     path = tmp_path_factory.getbasetemp() / "flipped"
     path.write_bytes(flipped)
-    with pytest.raises(CheckpointError, match=r"was changed|the format must be"):
+    with pytest.raises(CheckpointError, match=r"changed|format"):
         load_checkpoint(path)
 
 
@@ -164,21 +164,19 @@ def test_a_scaling_is_saved_with_the_model(tmp_path: Path) -> None:
     assert read_header(tmp_path / "own").provenance["note"] == "mine"
     save_checkpoint(tmp_path / "plain", model)
     assert load_scaling(tmp_path / "plain") == IDENTITY
-    with pytest.raises(ValueError, match="scaling must be given once"):
+    with pytest.raises(ValueError, match=r"^scaling"):
         save_checkpoint(tmp_path / "m", model, scaling=scaling, provenance={"scaling": {}})
     save_checkpoint(tmp_path / "bad", model, provenance={"scaling": {"x_offset": 0.0}})
-    with pytest.raises(CheckpointError, match=r"bad: scaling.x_unit is missing"):
+    with pytest.raises(CheckpointError, match=r"bad: scaling\.x_unit"):
         load_scaling(tmp_path / "bad")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    assert_refused(
-        tmp_path / "m", b"not a checkpoint at all", "does not read as a safetensors file"
-    )
+    assert_refused(tmp_path / "m", b"not a checkpoint at all", "safetensors file")
     save_file({"x": torch.zeros(1)}, tmp_path / "plain")
-    with pytest.raises(CheckpointError, match="it names no format"):
+    with pytest.raises(CheckpointError, match=r"plain .*no format"):
         load_checkpoint(tmp_path / "plain")
-    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+    with pytest.raises(FileNotFoundError, match="missing"):
         load_checkpoint(tmp_path / "missing")
 
 
@@ -190,19 +188,19 @@ def config(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "danp_lib/2"}, r"format must be 'danp_lib/1', got 'danp_lib/2'"),
-        ({"format": None}, r"it names no format"),
-        ({"model": "cnp"}, r"model must be one of .*danp.*, got 'cnp'"),
-        ({"model": None}, r"the metadata lack model"),
-        ({"config": config(depth=3)}, r"config\.depth = 3 is unknown"),
-        ({"config": config(beta="0.1")}, r"config\.beta must be a finite number, got '0\.1'"),
-        ({"config": config(beta=2.0)}, r"config: beta must lie in \(0, 1\), got 2\.0"),
-        ({"generator": '{"name": "sine"}'}, r"generator\.name must be one of .*, got 'sine'"),
+        ({"format": "danp_lib/2"}, "format .*'danp_lib/2'"),
+        ({"format": None}, "no format"),
+        ({"model": "cnp"}, "model .*'cnp'"),
+        ({"model": None}, "lack model"),
+        ({"config": config(depth=3)}, r"config\.depth"),
+        ({"config": config(beta="0.1")}, r"config\.beta .*'0\.1'"),
+        ({"config": config(beta=2.0)}, r"config: beta .*2\.0"),
+        ({"generator": '{"name": "sine"}'}, r"generator\.name .*'sine'"),
         (
             {"generator": '{"name": "gp", "config": {"noise": -1.0}}'},
-            r"generator\.config: noise must be",
+            r"generator\.config: noise",
         ),
-        ({"generator": "[]"}, r"generator must be null or an object"),
+        ({"generator": "[]"}, r"generator .*\[\]"),
     ],
 )
 def test_metadata_that_do_not_fit_are_refused(
@@ -221,15 +219,11 @@ def test_tensors_of_another_configuration_are_refused(whole: bytes, tmp_path: Pa
     values = json.loads(split_header(whole)[0]["__metadata__"]["config"])
     wider = values | {"base": values["base"] | {"channels": 16}}
     path = tmp_path / "m"
-    assert_refused(
-        path, forged(whole, config=json.dumps(wider)), r"the tensors must be .*\(16, .*got \("
-    )
+    assert_refused(path, forged(whole, config=json.dumps(wider)), r"tensors .*\(16, .*got \(")
     deeper = values | {"base": values["base"] | {"num_layers": 4}}
-    assert_refused(
-        path, forged(whole, config=json.dumps(deeper)), r"the tensors must be .*missing: core"
-    )
+    assert_refused(path, forged(whole, config=json.dumps(deeper)), "tensors .*missing: core")
     as_baseline = forged(whole, model="convgnp", config=json.dumps(values["base"]))
-    assert_refused(path, as_baseline, r"the tensors must be those of a convgnp")
+    assert_refused(path, as_baseline, "tensors .*convgnp")
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_refused(whole: bytes, tmp_path: Path) -> None:
@@ -238,17 +232,13 @@ def test_missing_unexpected_and_misshapen_tensors_are_refused(whole: bytes, tmp_
     key = "core.encoder.log_scale"
     path = tmp_path / "m"
     fewer = {k: v for k, v in tensors.items() if k != key}
-    assert_refused(path, signed(fewer, metadata), rf"the tensors must .*: missing: {key}\.")
+    assert_refused(path, signed(fewer, metadata), rf"tensors .*missing: {key}\.")
     more = tensors | {"extra": torch.zeros(1)}
-    assert_refused(path, signed(more, metadata), r"the tensors must .*: unexpected: extra\.")
+    assert_refused(path, signed(more, metadata), r"tensors .*unexpected: extra\.")
     longer = tensors | {key: torch.zeros(4)}
-    assert_refused(
-        path, signed(longer, metadata), rf"the tensors .*{key} must be \(3,\).*got \(4,\)"
-    )
+    assert_refused(path, signed(longer, metadata), rf"tensors .*{key} .*\(3,\).*\(4,\)")
     double = tensors | {key: tensors[key].double()}
-    assert_refused(
-        path, signed(double, metadata), r"the tensors .*float32, got \(3,\) torch.float64"
-    )
+    assert_refused(path, signed(double, metadata), rf"tensors .*{key} .*float32.*float64")
 
 
 def test_a_failing_write_keeps_the_old_checkpoint(
@@ -270,11 +260,11 @@ def test_a_failing_write_keeps_the_old_checkpoint(
 
 def test_weights_that_are_not_finite_float32_are_not_saved(tmp_path: Path) -> None:
     model = BUILDERS["convcnp"]()
-    with pytest.raises(ValueError, match=r"weight core.* must be finite float32, got .*float64"):
+    with pytest.raises(ValueError, match=r"core\..*float64"):
         save_checkpoint(tmp_path / "m", model.double())
     model.float()
     next(model.parameters()).data.fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"finite float32, .* 1 values that are not finite"):
+    with pytest.raises(ValueError, match=r"core\..* 1 values"):
         save_checkpoint(tmp_path / "m", model)
     assert not list(tmp_path.iterdir())
 
@@ -283,14 +273,14 @@ def test_only_registered_classes_are_saved(tmp_path: Path) -> None:
     class Own(ConvCNP):
         """A subclass, which would come back as its parent."""
 
-    with pytest.raises(ValueError, match=r"registered class .* got Own with the name 'convcnp'"):
+    with pytest.raises(ValueError, match=r"^model .*Own .*'convcnp'"):
         save_checkpoint(tmp_path / "m", Own(replace(TINY, rank=0)))
 
 
 def test_a_prior_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     x = torch.linspace(-1.0, 1.0, 3).reshape(1, 3, 1)
     observed = Observations(table=PointSet(x, x))
-    with pytest.raises(ValueError, match=r"must be one of sawtooth.* got 'observations'; leave it"):
+    with pytest.raises(ValueError, match=r"^task_generator .*'observations'"):
         save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=observed)
     assert not list(tmp_path.iterdir())
 
@@ -310,7 +300,7 @@ def test_a_registered_class_is_loaded_by_its_name(
     class Another(nn.Module):
         name = "line"
 
-    with pytest.raises(ValueError, match=r"name must be new, got 'line', which is _Line"):
+    with pytest.raises(ValueError, match=r"^name .*'line'"):
         register(Another)
 
 

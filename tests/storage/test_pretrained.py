@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import danp_lib
 from danp_lib.models.convnp import ConvCNP, ConvNPConfig
 from danp_lib.storage import pretrained
 from danp_lib.storage.card import Card, Hardware, write_card
@@ -60,24 +59,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return found
 
 
-def test_the_names() -> None:
-    assert len(PRETRAINED) == len(set(PRETRAINED)) == 17
-    assert {"danp-sawtooth", "ar-convcnp-gp", "danp-f2-square"} <= set(PRETRAINED)
-    assert "danp-f2-gp" not in PRETRAINED
-    assert danp_lib.load_pretrained is load_pretrained
-
-
 def test_the_package_alone_knows_every_kind_of_model() -> None:
     # A class is registered when its module is imported, and other tests import them all.
     code = "import danp_lib.storage.checkpoint as c; print(*sorted(c.MODELS))"
     command = [sys.executable, "-c", code]
     kinds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert set(kinds) == {"danp", "convcnp", "convgnp", "ar-convcnp"}
-
-
-def test_the_folders_are_the_package_and_the_clone() -> None:
-    package = Path(danp_lib.__file__).parent
-    assert pretrained_folders() == (package / "checkpoints", package.parent / "checkpoints")
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -101,12 +88,12 @@ def test_the_packages_folder_comes_first(folders: tuple[Path, Path]) -> None:
 def test_a_file_that_is_not_the_cards_is_refused(folders: tuple[Path, Path]) -> None:
     path = ship(folders[0], ConvCNP(TINY))
     save_checkpoint(path, ConvCNP(TINY))
-    with pytest.raises(CheckpointError, match=r"must have SHA-256 .* \(its card\), got "):
+    with pytest.raises(CheckpointError, match=r"convcnp-gp\.safetensors .*SHA-256"):
         load_pretrained("convcnp-gp")
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"name must be one of danp-sawtooth, .*got 'danp-sine'"):
+    with pytest.raises(ValueError, match=r"^name .*'danp-sine'"):
         load_pretrained("danp-sine")
 
 
@@ -125,7 +112,8 @@ def test_an_absent_one_says_what_makes_it(
     ship(folders[1], ConvCNP(TINY))
     with pytest.raises(FileNotFoundError) as caught:
         load_pretrained(name)
-    assert f"the weights of {name!r} are not shipped (shipped: convcnp-gp)" in str(caught.value)
+    assert repr(name) in str(caught.value)
+    assert "shipped: convcnp-gp" in str(caught.value)
     assert f"danp train {command}" in str(caught.value)
 
 

@@ -38,7 +38,6 @@ def test_the_file_is_the_published_one(dataset: str) -> None:
     published = json.loads((path.parent / HASHES).read_text())
     assert set(published) == set(GENERATORS)
     assert sha256(path) == published[dataset]
-    assert path.stat().st_size < 2.4e6
 
 
 @datasets
@@ -206,5 +205,5 @@ def test_a_changed_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_unknown_sets_are_refused_by_name() -> None:
     for function in (benchmark_tasks, benchmark_path, make_benchmark):
-        with pytest.raises(ValueError, match=r"dataset must be one of sawtooth.* got 'sine'"):
+        with pytest.raises(ValueError, match=r"^dataset .*'sine'"):
             function("sine")

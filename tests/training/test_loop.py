@@ -176,13 +176,13 @@ def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> N
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     others: list[tuple[Model, TaskGenerator, TrainingConfig, str]] = [
-        (tiny(), Sawtooth(), replace(RUN, seed=1), r"training.seed: 0 there, 1 here"),
-        (tiny("convgnp"), Sawtooth(), RUN, r"model: 'danp' there, 'convgnp' here"),
-        (tiny(), GaussianProcess(), RUN, r"dataset: 'sawtooth' there, 'gp' here"),
-        (tiny(), Sawtooth(noise=0.1), RUN, r"task_generator.noise: 0.0 there, 0.1 here"),
+        (tiny(), Sawtooth(), replace(RUN, seed=1), r"training\.seed: 0 "),
+        (tiny("convgnp"), Sawtooth(), RUN, "model: 'danp' "),
+        (tiny(), GaussianProcess(), RUN, "dataset: 'sawtooth' "),
+        (tiny(), Sawtooth(noise=0.1), RUN, r"task_generator\.noise: 0.0 "),
     ]
     for model, task_generator, run, message in others:
-        with pytest.raises(ValueError, match=f"holds another run .*{message}"):
+        with pytest.raises(ValueError, match=f"another run .*{message}"):
             train(model, task_generator, run, folder=tmp_path, progress=False)
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     path = tmp_path / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"state\.safetensors is not a whole .*remove it to start"):
+    with pytest.raises(ValueError, match=r"state\.safetensors "):
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
@@ -222,8 +222,7 @@ def test_what_is_no_run_is_refused_with_its_path(
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     state = tmp_path / "state.safetensors"
     damage(state, tmp_path / "log.jsonl")
-    says = re.escape(str(state)) + f" is not a whole .*{re.escape(message)}.*; remove it to start"
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=f"{re.escape(str(state))} .*{re.escape(message)}"):
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
@@ -231,7 +230,7 @@ def test_a_run_of_another_device_is_refused(tmp_path: Path) -> None:
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     # A GPU's generator has a state of 16 bytes.
     rewrite(tmp_path / "state.safetensors", generator=torch.zeros(16, dtype=torch.uint8))
-    with pytest.raises(ValueError, match=r"another run \(device: 'another kind' there, 'cpu' here"):
+    with pytest.raises(ValueError, match=r"another run .*device: .*'cpu'"):
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
@@ -241,9 +240,9 @@ SINGLE: Any = np.float32(0.25)
 @pytest.mark.parametrize(
     ("base", "run", "message"),
     [
-        (replace(TINY, margin=SINGLE), RUN, r"config\.base\.margin must .*float32"),
-        (replace(TINY, domain=(-8 * SINGLE, 2.0)), RUN, r"config\.base\.domain must .*float32"),
-        (TINY, replace(RUN, jitter=SINGLE), r"training\.jitter must .*float32"),
+        (replace(TINY, margin=SINGLE), RUN, r"config\.base\.margin .*float32"),
+        (replace(TINY, domain=(-8 * SINGLE, 2.0)), RUN, r"config\.base\.domain .*float32"),
+        (TINY, replace(RUN, jitter=SINGLE), r"training\.jitter .*float32"),
     ],
 )
 def test_a_run_that_could_not_be_saved_is_refused_before_its_first_step(
@@ -258,10 +257,7 @@ def test_a_run_that_could_not_be_saved_is_refused_before_its_first_step(
 
 @pytest.mark.parametrize("name", ["danp", "convcnp"])
 def test_a_prior_off_the_domain_is_refused_before_the_first_step(name: str) -> None:
-    message = (
-        r"the domain of task_generator must lie in the model's domain \[-2.0, 2.0\], got "
-        r"\[-40.0, 40.0\]"
-    )
+    message = r"domain of task_generator .*\[-2.0, 2.0\].*\[-40.0, 40.0\]"
     model = tiny(name)
     before = weights(model)
     with pytest.raises(ValueError, match=message):
@@ -271,7 +267,7 @@ def test_a_prior_off_the_domain_is_refused_before_the_first_step(name: str) -> N
 
 
 def test_levels_of_another_size_than_the_models_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"num_auxiliary .* num_targets .* got 7 and 20"):
+    with pytest.raises(ValueError, match=r"^num_auxiliary .* num_targets .* 7 and 20"):
         train(tiny(num_auxiliary=7), Sawtooth(), RUN, progress=False)
     train(tiny(num_auxiliary=7, num_levels=0), Sawtooth(), replace(RUN, num_steps=1))
 
@@ -294,7 +290,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_cause_and_keeps_the_last_good_
     tmp_path: Path,
 ) -> None:
     calls.clear()
-    with pytest.raises(NonFiniteLossError, match=r"step 6: .* bad data: context.y must be finite"):
+    with pytest.raises(NonFiniteLossError, match=r"step 6: .*context\.y "):
         train(tiny(), Faulty(), RUN, folder=tmp_path, progress=False)
     model = tiny()
     history = train(model, Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
@@ -314,7 +310,7 @@ def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is_finite(
     generator = torch.Generator().manual_seed(0)
     step = TrainingStep(RunState(model, optimizer, generator, Sawtooth(), RUN), False)
     step.likelihood = lambda *args, **kwargs: batch_log_likelihood(*args, **kwargs) - loss
-    with pytest.raises(NonFiniteLossError, match=f"step 0: the loss is {loss}, though each"):
+    with pytest.raises(NonFiniteLossError, match=f"step 0: .*{loss}"):
         step()
     assert_same_weights(weights(model), before)
 
@@ -346,38 +342,27 @@ def test_training_touches_no_global_generator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"num_steps": 0}, "num_steps must be >= 1, got 0"),
-        ({"num_steps": 2.5}, "num_steps must be an integer, got 2.5"),
-        ({"warmup_steps": -1}, "warmup_steps must be >= 0, got -1"),
-        ({"jitter_steps": -1}, "jitter_steps must be >= 0, got -1"),
-        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive and finite, got -1.0"),
-        ({"learning_rate": math.inf}, "learning_rate must be positive and finite, got inf"),
-        ({"muon_weight_decay": -3}, "muon_weight_decay must be >= 0 and finite, got -3"),
-        ({"muon_weight_decay": math.nan}, "muon_weight_decay must be >= 0 and finite, got nan"),
-        ({"loss_knee": math.nan}, "loss_knee must be finite or None, got nan"),
-        ({"optimizer": "sgd"}, "optimizer must be 'adam' or 'muon', got 'sgd'"),
-        (
-            {"schedule": "linear"},
-            "schedule must be 'constant', 'cosine' or 'quadratic', got 'linear'",
-        ),
-        *(
-            ({"jitter": jitter}, f"finite variance >= 0 for a constant schedule, got {jitter}")
-            for jitter in (-1.0, math.nan, math.inf)
-        ),
-        *(
-            (
-                {"jitter_schedule": "geometric", "jitter": jitter},
-                f"jitter must be a finite variance >= 1e-06 for a geometric .* got {jitter}",
-            )
-            for jitter in (0.0, 9e-7, math.nan)
-        ),
-        ({"jitter_schedule": "linear"}, "must be 'constant' or 'geometric', got 'linear'"),
-        ({"gradient_clip": 0.0}, "gradient_clip must be positive or None, got 0.0"),
+        {"num_steps": 0},
+        {"num_steps": 2.5},
+        {"warmup_steps": -1},
+        {"jitter_steps": -1},
+        {"seed": 1.5},
+        {"learning_rate": -1.0},
+        {"learning_rate": math.inf},
+        {"muon_weight_decay": -3},
+        {"muon_weight_decay": math.nan},
+        {"loss_knee": math.nan},
+        {"optimizer": "sgd"},
+        {"schedule": "linear"},
+        *({"jitter": jitter} for jitter in (-1.0, math.nan, math.inf)),
+        *({"jitter": jitter, "jitter_schedule": "geometric"} for jitter in (0.0, 9e-7, math.nan)),
+        {"jitter_schedule": "linear"},
+        {"gradient_clip": 0.0},
     ],
 )
-def test_bad_runs_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_runs_are_refused(arguments: dict[str, object]) -> None:
+    name, value = next(iter(arguments.items()))
+    with pytest.raises(ValueError, match=f"^{name} .*got {value!r}"):
         replace(RUN, **arguments)  # type: ignore[arg-type]

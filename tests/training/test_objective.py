@@ -115,15 +115,11 @@ def test_validation_batches_hold_their_level_and_score_like_training_ones() -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size and num_targets must be >= 1, got 0"),
-        ({"clean_fraction": 0.0}, "clean_fraction must lie in"),
-        ({"level_per": "point"}, "level_per must be 'batch' or 'task', got 'point'"),
-    ],
+    "arguments", [{"batch_size": 0}, {"clean_fraction": 0.0}, {"level_per": "point"}]
 )
-def test_bad_batches_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_batches_are_refused(arguments: dict[str, object]) -> None:
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=f"^{name} .*{value!r}"):
         BatchConfig(**arguments)  # type: ignore[arg-type]
 
 
@@ -133,13 +129,13 @@ def test_the_cause_of_a_failure_is_named() -> None:
     batch = draw_batch(model, Sawtooth(), config, generator=seeded())
     # Where nothing else is wrong, only the gradient is left.
     loss = torch.tensor(1.0)
-    assert cause_of_failure(model, batch, loss) == "the loss is finite but its gradient is not"
-    assert cause_of_failure(model, batch, loss * torch.nan).startswith("the loss is nan, though")
+    assert "gradient" in cause_of_failure(model, batch, loss)
+    assert "loss is nan" in cause_of_failure(model, batch, loss * torch.nan)
     batch.target.y[1, 3] = torch.nan
-    assert "bad data: target.y must be finite" in cause_of_failure(model, batch, loss)
+    assert "target.y" in cause_of_failure(model, batch, loss)
     with torch.no_grad():
         model.core.encoder.log_scale[0] = torch.nan
-    assert "the parameter core.encoder.log_scale holds NaN" in cause_of_failure(model, batch, loss)
+    assert "core.encoder.log_scale" in cause_of_failure(model, batch, loss)
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -149,8 +145,7 @@ def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: i
     batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=seeded())
     batch.auxiliary[0].y[1, 3] = torch.nan
     cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
-    seen = r"bad data: auxiliary[0].y must be finite at every real point, got [nan] at [1, 3]"
-    assert (seen in cause) == (level == 0)
+    assert ("auxiliary[0].y" in cause) == (level == 0)
 
 
 def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
@@ -167,7 +162,7 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
     monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
     cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
-    assert "not positive definite in tasks [1] of the batch" in cause
+    assert "tasks [1]" in cause
 
 
 def test_without_a_knee_the_loss_is_minus_the_mean() -> None:
