@@ -39,7 +39,7 @@ CORE := tests/distributions tests/nn \
 	models/test_convnp models/test_danp models/test_conditioning inference/test_likelihood \
 	training/test_objective training/test_optim training/test_recipes,tests/$(part).py)
 # A file of tests, or a chapter, to a core; each worker holds PyTorch, so never more than four.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help book test quick portable margins outputs browser reproduce lint unit chapters install \

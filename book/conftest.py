@@ -1,5 +1,8 @@
 """pytest in this folder: nbval runs the chapters in the interpreter that runs pytest."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 
@@ -7,3 +10,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leave no choice of kernels; without nbval, pytest works all the same."""
     if config.pluginmanager.hasplugin("nbval"):
         config.option.nbval_current_env = True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the chapters that take longest first, so that none is left to run alone at the end."""
+
+    def seconds(path: Path) -> int:
+        notebook = path.suffix == ".ipynb"
+        stored = (
+            json.loads(path.read_text(encoding="utf-8"))
+            if notebook
+            else {"metadata": {}}
+        )
+        return int(stored["metadata"].get("seconds", 0))
+
+    known = {path: seconds(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: -known[item.path])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -25,11 +26,14 @@ def run(path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+    start = time.monotonic()
     NotebookClient(notebook, timeout=SECONDS_A_CELL, record_timing=False).execute(
         cwd=str(path.parent)
     )
     # The kernel notes its Python's version, which is one machine's.
     notebook.metadata = metadata
+    # By this the chapters that take longest are started first when all are run side by side.
+    notebook.metadata["seconds"] = round(time.monotonic() - start)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = merged(cell.outputs)

@@ -18,7 +18,15 @@ from pathlib import Path
 from processors import VARIANTS
 
 ROOT = Path(__file__).parents[1]
-WORKERS = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
+WORKERS = (
+    "--numprocesses",
+    "auto",
+    "--maxprocesses",
+    "4",
+    "--dist",
+    "loadfile",
+    "--no-loadscope-reorder",
+)
 # nbval counts the code cells from 0.
 CELL = re.compile(r"^(?:FAILED|ERROR) (?:book/)?(?P<chapter>[\w-]+)\.ipynb::Cell (?P<number>\d+)")
 TEST = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+)")

@@ -115,8 +115,8 @@ def run_all(
             waiting.append((chapter, notebook))
     if not waiting:
         return
-    # The largest first, so that none of them is left to run alone at the end.
-    waiting.sort(key=lambda pair: -pair[0].stat().st_size)
+    # The longest first, so that none of them is left to run alone at the end.
+    waiting.sort(key=lambda pair: -pair[1].metadata.get("seconds", 0))
     workers = min(MOST_AT_A_TIME, os.cpu_count() or 1, len(waiting))
     logger.info(
         bold("running %d chapters, %d at a time"), len(waiting), workers
