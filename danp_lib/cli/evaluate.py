@@ -51,7 +51,7 @@ def evaluate_checkpoint(
     device: str = "cpu",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint on tasks; see :func:`danp_lib.evaluation.score.evaluate`.
+    """Evaluate a checkpoint on tasks; see :func:`~danp_lib.evaluation.score.evaluate`.
 
     Tasks and score are in the data's units, as those of ``danp predict`` are.
 

@@ -27,7 +27,7 @@ class ConvNPConfig:
 
     The joint Gaussian of a ConvGNP holds at the context's inputs too, and says there what the
     network has not made of the context. Conditioned on the context
-    (:func:`danp_lib.models.conditioning.condition`), its predictive is exact in what is linear and
+    (:func:`~danp_lib.models.conditioning.condition`), its predictive is exact in what is linear and
     Gaussian, which no number of convolutions is. A DANP's clean level is conditioned on the noisy
     sets as well, whose outputs its Gaussian has with their noise; the noisy levels are not
     conditioned, since noise hides what there is to gain. Independent outputs say nothing of each
