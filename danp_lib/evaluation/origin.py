@@ -30,7 +30,7 @@ CEILING = "ceiling"
 """The name of the exact predictives among the results.
 
 They have the models' variance floor. On the GP they are a yardstick and no limit, see
-:class:`~danp_lib.exact.oracles.GaussianProcessOracle`.
+:class:`~danp_lib.exact.gp.GaussianProcessOracle`.
 """
 
 NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in GENERATORS))

@@ -29,7 +29,7 @@ KNOWN_VARIANCE = 1e-8
 
 The floor is for predictions, which may not be surer. What is known needs a variance only for the
 algebra, and gets one that costs less than 1 % of the best possible score on Gaussian processes
-(:class:`~danp_lib.exact.oracles.GaussianProcessOracle`).
+(:class:`~danp_lib.exact.gp.GaussianProcessOracle`).
 """
 
 
