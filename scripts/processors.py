@@ -19,6 +19,7 @@ VARIANTS: dict[str, dict[str, str]] = {
         "ONEDNN_MAX_CPU_ISA": "SSE41",
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
     },
-    "four-threads": {"OMP_NUM_THREADS": "4"},
+    # Threads that have nothing to do sleep: there may be fewer cores than threads.
+    "four-threads": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"},
 }
 """Environment variables of each simulated processor."""
