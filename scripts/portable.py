@@ -1,6 +1,6 @@
 """The tests and the chapters on simulated processors: one line for each that fails.
 
-    python scripts/portable.py [--variants as-is avx2 ...] [PATH ...]
+    python scripts/portable.py [--variant avx2 --variant sse4 ...] [PATH ...]
 
 A chapter's cells are those of Jupyter, ``In [1]``, ``In [2]`` and so on.
 """
@@ -69,14 +69,20 @@ def run(variant: str, paths: list[str]) -> list[str]:
     return lines
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line. An option takes one value, so a path may follow it."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("paths", nargs="*", default=["tests", "book"])
+    made.add_argument("--variant", action="append", choices=VARIANTS, dest="variants")
+    return made
+
+
 def main() -> int:
     """Try every variant, and print what fails."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="*", default=["tests", "book"])
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    arguments = parser.parse_args()
-    found = [line for variant in arguments.variants for line in run(variant, arguments.paths)]
-    print(f"{len(found)} failed on {len(arguments.variants)} processors")
+    arguments = parser().parse_args()
+    variants = arguments.variants or list(VARIANTS)
+    found = [line for variant in variants for line in run(variant, arguments.paths)]
+    print(f"{len(found)} failed on {len(variants)} processors")
     return bool(found)
 
 

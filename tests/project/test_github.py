@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+import portable
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS: dict[str, dict[str, Any]] = {
@@ -64,6 +70,13 @@ def test_the_readmes_commands_are_run() -> None:
     ways = ("py -m venv", ".venv", "cd ")
     needed = [line for line in without_make.splitlines() if not line.startswith(ways)]
     assert [line.replace('"', "") for line in needed] == commands(jobs["without-make"])[-4:]
+
+
+def test_ci_runs_the_chapters_on_another_processor() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in lines if "portable.py" in line)
+    arguments = portable.parser().parse_args(shlex.split(line.partition("portable.py")[2]))
+    assert (arguments.paths, arguments.variants) == (["book"], ["avx2"])
 
 
 def test_the_long_targets_are_run_weekly() -> None:
