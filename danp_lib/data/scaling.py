@@ -101,8 +101,8 @@ class Scaling:
             return Mixture(predictive.logits, self.predictive(predictive.components))
         return LowRankNormal(
             self.y_offset + self.y_unit * predictive.loc,
-            self.y_unit**2 * predictive.diagonal,
-            self.y_unit * predictive.factor,
+            self.y_unit * predictive.cov_factor,
+            self.y_unit**2 * predictive.cov_diag,
         )
 
 

@@ -23,10 +23,13 @@ _LOG_2PI = math.log(2.0 * math.pi)
 class LowRankNormal(Distribution):
     r"""A Gaussian with covariance :math:`WW^\top + \operatorname{diag}(v)` over a set of outputs.
 
+    Its arguments are those of :class:`torch.distributions.LowRankMultivariateNormal`, with a last
+    dimension for the one output of a point.
+
     Args:
-        mean: ``(*batch, points, 1)``.
-        variance: Diagonal part v of the covariance, positive, ``(*batch, points, 1)``.
-        factor: W, ``(*batch, points, rank)``; with rank 0 the outputs are independent.
+        loc: The mean, ``(*batch, points, 1)``.
+        cov_factor: W, ``(*batch, points, rank)``; with rank 0 the outputs are independent.
+        cov_diag: v, the diagonal part of the covariance, positive, ``(*batch, points, 1)``.
 
     Raises:
         ValueError: If the shapes do not fit together.
@@ -36,21 +39,27 @@ class LowRankNormal(Distribution):
     support = constraints.independent(constraints.real, 2)
     has_rsample = False
 
-    def __init__(self, mean: Tensor, variance: Tensor, factor: Tensor) -> None:
+    def __init__(self, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> None:
         if (
-            mean.shape[-1:] != (1,)
-            or mean.shape != variance.shape
-            or (factor.shape[:-1] != mean.shape[:-1])
+            loc.shape[-1:] != (1,)
+            or loc.shape != cov_diag.shape
+            or cov_factor.shape[:-1] != loc.shape[:-1]
         ):
             raise ValueError(
-                "mean and variance must have shape (*batch, points, 1) and factor "
-                f"(*batch, points, rank), got {tuple(mean.shape)}, {tuple(variance.shape)} and "
-                f"{tuple(factor.shape)}."
+                "loc and cov_diag must have shape (*batch, points, 1) and cov_factor "
+                f"(*batch, points, rank), got {tuple(loc.shape)}, {tuple(cov_diag.shape)} and "
+                f"{tuple(cov_factor.shape)}."
             )
-        self.loc = mean.double()
-        self.diagonal = variance.double()
-        self.factor = factor.double()
-        super().__init__(mean.shape[:-2], mean.shape[-2:], validate_args=False)
+        self.loc = loc.double()
+        self.cov_factor = cov_factor.double()
+        self.cov_diag = cov_diag.double()
+        super().__init__(loc.shape[:-2], loc.shape[-2:], validate_args=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, "
+            f"points={self.event_shape[0]}, rank={self.cov_factor.shape[-1]})"
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -60,12 +69,12 @@ class LowRankNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         """Marginal variances, ``(*batch, points, 1)``."""
-        return self.diagonal + self.factor.square().sum(dim=-1, keepdim=True)
+        return self.cov_diag + self.cov_factor.square().sum(dim=-1, keepdim=True)
 
     @property
     def covariance_matrix(self) -> Tensor:
         """``(*batch, points, points)``."""
-        return self.factor @ self.factor.mT + torch.diag_embed(self.diagonal.squeeze(-1))
+        return self.cov_factor @ self.cov_factor.mT + torch.diag_embed(self.cov_diag.squeeze(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Joint log-density of a set of outputs in nats, ``(*batch)``.
@@ -73,15 +82,15 @@ class LowRankNormal(Distribution):
         The matrix that is factorised has the smaller of points and rank for its side.
 
         Raises:
-            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, the mean is not
+            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, loc is not
                 finite, or the covariance is not positive definite.
         """
         check_value(value, self.event_shape)
-        _check_all("mean must be finite", self.loc, self.loc.abs() < math.inf)
+        _check_all("loc must be finite", self.loc, self.loc.abs() < math.inf)
         _check_all(
-            "the covariance must be positive definite, and the variance positive and finite",
-            self.diagonal,
-            (self.diagonal > 0.0) & (self.diagonal < math.inf),
+            "the covariance must be positive definite, and cov_diag positive and finite",
+            self.cov_diag,
+            (self.cov_diag > 0.0) & (self.cov_diag < math.inf),
         )
         return self.log_prob_unchecked(value, check=True)
 
@@ -91,19 +100,19 @@ class LowRankNormal(Distribution):
         Where the covariance is not positive definite the result is NaN or meaningless.
         """
         residual = value.to(torch.float64) - self.loc
-        points, rank = self.event_shape[0], self.factor.shape[-1]
+        points, rank = self.event_shape[0], self.cov_factor.shape[-1]
         if rank == 0:
-            squared = (residual.square() / self.diagonal).sum(dim=(-2, -1))
-            log_det = self.diagonal.log().sum(dim=(-2, -1))
+            squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1))
+            log_det = self.cov_diag.log().sum(dim=(-2, -1))
         elif rank < points:
-            scaled = self.factor / self.diagonal
-            capacitance = self.factor.mT @ scaled
+            scaled = self.cov_factor / self.cov_diag
+            capacitance = self.cov_factor.mT @ scaled
             capacitance = capacitance + torch.eye(rank, dtype=torch.float64, device=value.device)
             lower = _cholesky(capacitance, check)
             half = torch.linalg.solve_triangular(lower, scaled.mT @ residual, upper=False)
-            squared = (residual.square() / self.diagonal).sum(dim=(-2, -1))
+            squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1))
             squared = squared - half.square().sum(dim=(-2, -1))
-            log_det = _log_det(lower) + self.diagonal.log().sum(dim=(-2, -1))
+            log_det = _log_det(lower) + self.cov_diag.log().sum(dim=(-2, -1))
         else:
             lower = _cholesky(self.covariance_matrix, check)
             half = torch.linalg.solve_triangular(lower, residual, upper=False)
@@ -116,7 +125,7 @@ class LowRankNormal(Distribution):
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
         shape = Size(sample_shape) + self.batch_shape
-        points, rank = self.event_shape[0], self.factor.shape[-1]
+        points, rank = self.event_shape[0], self.cov_factor.shape[-1]
         eps = torch.randn(
             (*shape, points + rank, 1),
             dtype=torch.float64,
@@ -131,8 +140,8 @@ class LowRankNormal(Distribution):
             points = self.event_shape[0]
             return (
                 self.loc
-                + self.diagonal.sqrt() * eps[..., :points, :]
-                + self.factor @ eps[..., points:, :]
+                + self.cov_diag.sqrt() * eps[..., :points, :]
+                + self.cov_factor @ eps[..., points:, :]
             )
 
     def cdf(self, value: Tensor | float) -> Tensor:
@@ -151,24 +160,37 @@ class LowRankNormal(Distribution):
     def marginal(self, index: slice | Tensor) -> LowRankNormal:
         """The joint distribution of some of the points."""
         return LowRankNormal(
-            self.loc[..., index, :], self.diagonal[..., index, :], self.factor[..., index, :]
+            self.loc[..., index, :], self.cov_factor[..., index, :], self.cov_diag[..., index, :]
         )
 
     def __getitem__(self, index: Any) -> LowRankNormal:
-        """Select from the batch."""
-        return LowRankNormal(self.loc[index], self.diagonal[index], self.factor[index])
+        """Select from the batch, as from a tensor of the batch's shape."""
+        index = batch_index(index, 2)
+        return LowRankNormal(self.loc[index], self.cov_factor[index], self.cov_diag[index])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> LowRankNormal:
+        """The same distribution with a larger batch, without copying."""
+        shape = Size(batch_shape)
+        parts = (self.loc, self.cov_factor, self.cov_diag)
+        return LowRankNormal(*(part.expand(*shape, *part.shape[-2:]) for part in parts))
 
 
 class DiagonalNormal(LowRankNormal):
     """Independent Gaussians, one an output.
 
     Args:
-        mean: ``(*batch, points, 1)``.
+        loc: The mean, ``(*batch, points, 1)``.
         variance: Positive, ``(*batch, points, 1)``.
     """
 
-    def __init__(self, mean: Tensor, variance: Tensor) -> None:
-        super().__init__(mean, variance, mean.new_zeros((*mean.shape[:-1], 0)))
+    def __init__(self, loc: Tensor, variance: Tensor) -> None:
+        super().__init__(loc, loc.new_zeros((*loc.shape[:-1], 0)), variance)
+
+
+def batch_index(index: Any, event_dims: int) -> Any:
+    """An index into a batch as one into a tensor with further dimensions behind the batch's."""
+    index = index if isinstance(index, tuple) else (index,)
+    return (*index, *(slice(None),) * event_dims)
 
 
 def check_value(value: Tensor, event_shape: Size) -> None:

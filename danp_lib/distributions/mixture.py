@@ -12,6 +12,7 @@ from torch.distributions import Distribution, constraints
 from danp_lib.distributions.gaussian import (
     DiagonalNormal,
     LowRankNormal,
+    batch_index,
     check_value,
     checked_level,
 )
@@ -43,6 +44,9 @@ class Mixture(Distribution):
         self.logits = logits.double().log_softmax(dim=-1)
         self.components = components
         super().__init__(logits.shape[:-1], components.event_shape, validate_args=False)
+
+    def __repr__(self) -> str:
+        return f"Mixture(batch_shape={tuple(self.batch_shape)}, components={self.components})"
 
     @property
     def num_components(self) -> int:
@@ -84,7 +88,7 @@ class Mixture(Distribution):
             return self.components.loc.new_empty((*shape, *self.event_shape))
         weights = self.logits.exp().reshape(-1, self.num_components)
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
-        points, rank = self.event_shape[0], self.components.factor.shape[-1]
+        points, rank = self.event_shape[0], self.components.cov_factor.shape[-1]
         eps = torch.randn(
             (*shape, points + rank, 1),
             dtype=torch.float64,
@@ -92,7 +96,7 @@ class Mixture(Distribution):
             generator=generator,
         )
         # Components of all mixtures in one row, so that one index picks them whatever the batch.
-        parts = (self.components.loc, self.components.diagonal, self.components.factor)
+        parts = (self.components.loc, self.components.cov_factor, self.components.cov_diag)
         row = LowRankNormal(*(part.flatten(end_dim=-3) for part in parts))
         first = torch.arange(len(weights), device=weights.device) * self.num_components
         return row[(first + chosen.T).reshape(shape)].transform(eps)
@@ -137,6 +141,16 @@ class Mixture(Distribution):
     def marginal(self, index: slice | Tensor) -> Mixture:
         """The joint distribution of some of the points."""
         return Mixture(self.logits, self.components.marginal(index))
+
+    def __getitem__(self, index: Any) -> Mixture:
+        """Select from the batch, as from a tensor of the batch's shape."""
+        index = batch_index(index, 1)
+        return Mixture(self.logits[index], self.components[index])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
+        """The same distribution with a larger batch, without copying."""
+        shape = (*batch_shape, self.num_components)
+        return Mixture(self.logits.expand(shape), self.components.expand(shape))
 
 
 def _across_components(value: Tensor | float) -> Tensor | float:

@@ -117,7 +117,7 @@ class GaussianProcessOracle:
                 f"eigenvalue of {float(eigenvalues.min())}."
             )
         factor = eigenvectors * eigenvalues.clamp(min=0.0).sqrt().unsqueeze(-2)
-        return LowRankNormal(mean, floor, factor)
+        return LowRankNormal(mean, factor, floor)
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``.

@@ -57,28 +57,28 @@ def condition(
     """
     if not known:
         return target
-    rank = target.factor.shape[-1]
+    rank = target.cov_factor.shape[-1]
     precision = torch.eye(rank, dtype=torch.float64, device=target.loc.device)
     weighted_residual = precision.new_zeros(rank, 1)
     for observed, values in known:
-        if observed.factor.shape[-1] != rank or observed.event_shape[0] != values.num_points:
+        if observed.cov_factor.shape[-1] != rank or observed.event_shape[0] != values.num_points:
             raise ValueError(
                 "target and known outputs must have one rank, and known outputs and their values "
-                f"one number of points, got the ranks {rank} and {observed.factor.shape[-1]} and "
-                f"the numbers {observed.event_shape[0]} and {values.num_points}."
+                f"one number of points, got the ranks {rank} and {observed.cov_factor.shape[-1]} "
+                f"and the numbers {observed.event_shape[0]} and {values.num_points}."
             )
         real = values.mask.unsqueeze(-1)
         # A padded value may be NaN, which times a precision of zero would be NaN.
         residual = torch.where(real, values.y.double() - observed.loc, 0.0)
-        weighted = observed.factor * (real / observed.diagonal)
-        precision = precision + observed.factor.mT @ weighted
+        weighted = observed.cov_factor * (real / observed.cov_diag)
+        precision = precision + observed.cov_factor.mT @ weighted
         weighted_residual = weighted_residual + weighted.mT @ residual
     lower, info = torch.linalg.cholesky_ex(precision)
     # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
     lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
-    factor = _solve(lower, target.factor.mT).mT
+    factor = _solve(lower, target.cov_factor.mT).mT
     shift = factor @ _solve(lower, weighted_residual)
-    return LowRankNormal(target.loc + shift, target.diagonal.expand_as(shift), factor)
+    return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class ConvNPCore(nn.Module):
         variance = floor + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
-        return LowRankNormal(mean, variance, factor / self.config.factor_divisor)
+        return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
 
     def check(self, sets: Sequence[tuple[str, PointSet]], xt: Tensor) -> None:
         """Refuse what the model cannot take: wrong shapes, values that are not finite, inputs off

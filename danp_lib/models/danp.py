@@ -261,7 +261,7 @@ class DANP(nn.Module):
         components = LowRankNormal(
             *(
                 torch.stack([torch.cat([getattr(p, name) for p in row]) for row in parts])
-                for name in ("loc", "diagonal", "factor")
+                for name in ("loc", "cov_factor", "cov_diag")
             )
         )
         return Mixture(components.mean.new_zeros(components.batch_shape), components)

@@ -112,7 +112,7 @@ def batch_log_likelihood(
         Nats per target, ``(batch,)``.
     """
     predictive = _predict(model, batch)
-    jittered = LowRankNormal(predictive.loc, predictive.diagonal + jitter, predictive.factor)
+    jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
 

@@ -29,7 +29,7 @@ def draw_normal(seed: int, *batch: int, points: int = 5, rank: int = 3) -> LowRa
     def randn(last: int) -> torch.Tensor:
         return torch.randn(*batch, points, last, generator=generator, dtype=torch.float64)
 
-    return LowRankNormal(randn(1), 0.1 + randn(1).exp(), randn(rank))
+    return LowRankNormal(randn(1), randn(rank), 0.1 + randn(1).exp())
 
 
 @given(scaling=scalings, seed=seeds)

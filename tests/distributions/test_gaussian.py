@@ -3,12 +3,19 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
+from torch.distributions import (
+    Categorical,
+    LowRankMultivariateNormal,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+)
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -29,8 +36,8 @@ def normal(
     shape = (*batch, points, 1)
     return LowRankNormal(
         torch.randn(shape, generator=generator, dtype=torch.float64),
-        0.05 + torch.rand(shape, generator=generator, dtype=torch.float64),
         torch.randn((*shape[:-1], rank), generator=generator, dtype=torch.float64),
+        0.05 + torch.rand(shape, generator=generator, dtype=torch.float64),
     )
 
 
@@ -71,21 +78,21 @@ class TestLowRankNormal:
         self, points: int, rank: int, small: float, seed: int
     ) -> None:
         made = normal(points=points, rank=rank, seed=seed)
-        distribution = LowRankNormal(made.mean, small * made.diagonal, made.factor)
+        distribution = LowRankNormal(made.mean, made.cov_factor, small * made.cov_diag)
         y = distribution.sample(generator=rng(seed))
         expected = dense(distribution).log_prob(y.squeeze(-1))
         torch.testing.assert_close(distribution.log_prob(y), expected, rtol=1e-6, atol=1e-6)
 
     def test_the_covariance_by_hand(self) -> None:
         zero, factor = torch.zeros(2, 1), torch.tensor([[1.0], [2.0]])
-        distribution = LowRankNormal(zero, torch.tensor([[0.5], [0.25]]), factor)
+        distribution = LowRankNormal(zero, factor, torch.tensor([[0.5], [0.25]]))
         expected = torch.tensor([[1.5, 2.0], [2.0, 4.25]], dtype=torch.float64)
         assert torch.equal(distribution.covariance_matrix, expected)
         assert distribution.variance.flatten().tolist() == [1.5, 4.25]
 
     def test_everything_is_float64_with_the_shape_of_outputs(self) -> None:
         distribution = LowRankNormal(
-            torch.zeros(3, 5, 1), torch.ones(3, 5, 1), torch.zeros(3, 5, 2)
+            torch.zeros(3, 5, 1), torch.zeros(3, 5, 2), torch.ones(3, 5, 1)
         )
         assert distribution.batch_shape == (3,)
         assert distribution.event_shape == (5, 1)
@@ -170,7 +177,7 @@ class TestLowRankNormal:
         gradients = []
         for kind in ("low rank", "dense"):
             made = normal()
-            leaves = [made.loc, made.diagonal, made.factor]
+            leaves = [made.loc, made.cov_diag, made.cov_factor]
             for leaf in leaves:
                 leaf.requires_grad_()
             log_prob = (
@@ -183,15 +190,15 @@ class TestLowRankNormal:
     @pytest.mark.parametrize(
         "shapes",
         [
-            ((5,), (5,), (5, 2)),
-            ((5, 1), (4, 1), (5, 2)),
-            ((5, 1), (5, 1), (4, 2)),
-            ((5, 1), (5, 1), (5,)),
-            ((2, 5, 1), (2, 5, 1), (5, 2)),
+            ((5,), (5, 2), (5,)),
+            ((5, 1), (5, 2), (4, 1)),
+            ((5, 1), (4, 2), (5, 1)),
+            ((5, 1), (5,), (5, 1)),
+            ((2, 5, 1), (5, 2), (2, 5, 1)),
         ],
     )
     def test_shapes_that_do_not_fit_are_refused(self, shapes: Any) -> None:
-        with pytest.raises(ValueError, match=r"^mean and variance "):
+        with pytest.raises(ValueError, match=r"^loc and cov_diag "):
             LowRankNormal(*(torch.ones(shape) for shape in shapes))
 
     def test_a_value_of_another_shape_is_refused(self) -> None:
@@ -201,9 +208,9 @@ class TestLowRankNormal:
     @pytest.mark.parametrize("rank", [3, 8])
     def test_a_covariance_that_is_not_positive_definite_is_refused(self, rank: int) -> None:
         made = normal(rank=rank)
-        broken = LowRankNormal(made.mean, -100 * made.diagonal.abs(), 0.1 * made.factor)
+        broken = LowRankNormal(made.mean, 0.1 * made.cov_factor, -100 * made.cov_diag.abs())
         if rank == 3:  # the capacitance matrix has to fail, so the diagonal must not dominate it
-            broken = LowRankNormal(made.mean, -0.01 * made.diagonal, made.factor)
+            broken = LowRankNormal(made.mean, made.cov_factor, -0.01 * made.cov_diag)
         with pytest.raises(ValueError, match="positive definite"):
             broken.log_prob(values(2))
 
@@ -213,7 +220,7 @@ class TestLowRankNormal:
         self, rank: int, variance: float
     ) -> None:
         made = normal(rank=rank)
-        made.diagonal[1, 3] = variance
+        made.cov_diag[1, 3] = variance
         with pytest.raises(ValueError, match=f"variance .*{variance}"):
             made.log_prob(values(2))
 
@@ -222,7 +229,7 @@ class TestLowRankNormal:
     def test_a_mean_that_is_not_finite_is_refused(self, rank: int, mean: float) -> None:
         made = normal(rank=rank)
         made.loc[1, 3] = mean
-        with pytest.raises(ValueError, match=f"mean .*{mean}"):
+        with pytest.raises(ValueError, match=f"loc .*{mean}"):
             made.log_prob(values(2))
 
     @pytest.mark.parametrize("rank", RANKS)
@@ -281,7 +288,7 @@ class TestMixture:
 
     def test_components_of_no_weight_do_not_matter(self) -> None:
         made, y = mixture(), values(2)
-        parts = (made.components.loc, made.components.diagonal, made.components.factor)
+        parts = (made.components.loc, made.components.cov_factor, made.components.cov_diag)
         far = LowRankNormal(*(torch.cat([part, 1e6 * part[:, :1].abs()], dim=1) for part in parts))
         nothing = torch.full((2, 1), -math.inf, dtype=torch.float64)
         padded = Mixture(torch.cat([made.logits, nothing], dim=1), far)
@@ -393,3 +400,56 @@ def test_sampling_is_determined_by_its_generator_and_leaves_the_global_one(make:
     first, again = (make().sample((3,), generator=rng(5)) for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("made", [normal((2, 3)), mixture((2, 3))])
+class TestBatches:
+    @pytest.mark.parametrize(
+        "index", [1, np.int64(1), -1, slice(1, None), (0, 2), (..., 0), torch.tensor([1, 0, 1])]
+    )
+    def test_an_index_selects_from_the_batch_as_from_a_tensor(
+        self, made: LowRankNormal | Mixture, index: Any
+    ) -> None:
+        y = values(2, 3)
+        places = torch.arange(6).reshape(2, 3)[index]
+        chosen = made[index]
+        assert chosen.batch_shape == places.shape
+        own = y.flatten(end_dim=1)[places]
+        torch.testing.assert_close(chosen.log_prob(own), made.log_prob(y).flatten()[places])
+        torch.testing.assert_close(chosen.mean, made.mean.flatten(end_dim=1)[places])
+
+    def test_an_index_stays_out_of_components_and_points(
+        self, made: LowRankNormal | Mixture
+    ) -> None:
+        with pytest.raises(IndexError):
+            made[0, 0, 0]
+
+    def test_an_expanded_one_gives_every_row_what_it_gave(
+        self, made: LowRankNormal | Mixture
+    ) -> None:
+        wide, y = made.expand((4, 2, 3)), values(2, 3)
+        assert wide.batch_shape == (4, 2, 3)
+        torch.testing.assert_close(wide.log_prob(y), made.log_prob(y).expand(4, 2, 3))
+        torch.testing.assert_close(wide.quantile(0.3)[2], made.quantile(0.3))
+
+    def test_a_repr_says_what_it_is(self, made: LowRankNormal | Mixture) -> None:
+        gaussian = "LowRankNormal(batch_shape={}, points=5, rank=3)"
+        assert repr(made) in (
+            gaussian.format("(2, 3)"),
+            f"Mixture(batch_shape=(2, 3), components={gaussian.format('(2, 3, 4)')})",
+        )
+
+
+def test_the_arguments_are_torchs() -> None:
+    made = normal()
+    theirs = LowRankMultivariateNormal(
+        loc=made.loc.squeeze(-1), cov_factor=made.cov_factor, cov_diag=made.cov_diag.squeeze(-1)
+    )
+    y = values(2)
+    again = LowRankNormal(
+        loc=theirs.loc.unsqueeze(-1),
+        cov_factor=theirs.cov_factor,
+        cov_diag=theirs.cov_diag.unsqueeze(-1),
+    )
+    torch.testing.assert_close(again.log_prob(y), theirs.log_prob(y.squeeze(-1)))
+    torch.testing.assert_close(again.variance.squeeze(-1), theirs.variance)

@@ -194,7 +194,7 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
         evaluate_task(model, nothing, estimator="both", num_samples=2, generator=seeded(0))
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
-    with pytest.raises(ValueError, match=r"mean .*nan"):
+    with pytest.raises(ValueError, match=r"loc .*nan"):
         evaluate(model, tasks, generator=seeded(0))
 
 
@@ -261,8 +261,8 @@ def draw_mixture(seed: int, components: int) -> Mixture:
         torch.randn(2, components, generator=g),
         LowRankNormal(
             2 * torch.randn(shape, generator=g),
-            0.01 + torch.rand(shape, generator=g),
             torch.randn(2, components, 3, 2, generator=g),
+            0.01 + torch.rand(shape, generator=g),
         ),
     )
 
@@ -311,7 +311,7 @@ def test_crps_of_a_gaussian() -> None:
 
 
 def _parts(normal: LowRankNormal) -> tuple[Tensor, Tensor, Tensor]:
-    return normal.loc, normal.diagonal, normal.factor
+    return normal.loc, normal.cov_factor, normal.cov_diag
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])

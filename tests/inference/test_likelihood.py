@@ -78,7 +78,7 @@ class LinearGaussianCore(ConvNPCore):
         mean = mean * (1 + xt / 2 if index == 0 else torch.ones_like(xt))
         factor = self.loadings[index] * (xt if index == 0 else torch.ones_like(xt))
         factor = factor.expand_as(mean)
-        return LowRankNormal(mean, torch.full_like(mean, self.variances[index]), factor)
+        return LowRankNormal(mean, factor, torch.full_like(mean, self.variances[index]))
 
 
 def linear_gaussian(reliance: float = 1.0) -> DANP:

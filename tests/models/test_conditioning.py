@@ -29,12 +29,12 @@ def draw_gaussian(batch: int, points: int, rank: int, seed: int) -> LowRankNorma
         shape = (batch, points, columns)
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    return LowRankNormal(normal(1), 0.1 + normal(1).square(), normal(rank))
+    return LowRankNormal(normal(1), normal(rank), 0.1 + normal(1).square())
 
 
 def join(*parts: LowRankNormal) -> LowRankNormal:
     """Outputs side by side that share their z."""
-    names = ("loc", "diagonal", "factor")
+    names = ("loc", "cov_factor", "cov_diag")
     return LowRankNormal(*(torch.cat([getattr(p, n) for p in parts], dim=1) for n in names))
 
 
@@ -129,19 +129,19 @@ def test_numbers_that_disagree_are_refused() -> None:
 
 def test_what_has_no_factor_in_float64_is_refused() -> None:
     joint, values = draw_gaussian(2, NUM_TARGETS + 3, 8, 0), draw_set(2, 3, 1)
-    joint.diagonal[0] = 1e-6
-    joint.factor[0] = 1e6 * (joint.factor[0, :, :1] + 1e-6 * joint.factor[0])
+    joint.cov_diag[0] = 1e-6
+    joint.cov_factor[0] = 1e6 * (joint.cov_factor[0, :, :1] + 1e-6 * joint.cov_factor[0])
     target, observed = split(joint)
     actual, y = condition(target, [(observed, values)]), draw_set(2, NUM_TARGETS, 2).y
-    with pytest.raises(ValueError, match=r"mean .*nan"):
+    with pytest.raises(ValueError, match=r"loc .*nan"):
         actual[:1].log_prob(y[:1])
     assert_same(actual[1:], condition(target[1:], [(observed[1:], values[1:])]))
 
 
 def as_known(predicted: LowRankNormal) -> LowRankNormal:
     """The same outputs without the floor, which is for predictions."""
-    diagonal = predicted.diagonal - VARIANCE_FLOOR + KNOWN_VARIANCE
-    return LowRankNormal(predicted.loc, diagonal, predicted.factor)
+    diagonal = predicted.cov_diag - VARIANCE_FLOOR + KNOWN_VARIANCE
+    return LowRankNormal(predicted.loc, predicted.cov_factor, diagonal)
 
 
 def test_a_convgnp_conditions_its_own_gaussian() -> None:

@@ -149,9 +149,9 @@ def test_head_scales() -> None:
     scaled, model = (seeded(ConvGNP, small_config(**s)) for s in (scales, plain))
     context, xt = draw_set(2, 5, 0), draw_set(2, 7, 1).x
     actual, expected = scaled.predict(context, xt), model.predict(context, xt)
-    raw = (expected.diagonal - VARIANCE_FLOOR).expm1().log()
+    raw = (expected.cov_diag - VARIANCE_FLOOR).expm1().log()
     variance = VARIANCE_FLOOR + torch.nn.functional.softplus(3.0 * raw - 2.0)
-    assert_same(actual, LowRankNormal(expected.mean, variance, expected.factor / 5.0), 1e-7)
+    assert_same(actual, LowRankNormal(expected.mean, expected.cov_factor / 5.0, variance), 1e-7)
 
 
 def test_forward_has_gradients_and_predict_has_none() -> None:

@@ -157,7 +157,7 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     made = model.predict(batch.context, batch.target.x)
     sign = torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1)
     # The factor outweighs the diagonal, so that the marginal variances stay positive.
-    broken = LowRankNormal(made.mean, sign * made.diagonal, torch.ones_like(made.factor))
+    broken = LowRankNormal(made.mean, torch.ones_like(made.cov_factor), sign * made.cov_diag)
     assert (broken.variance > 0).all()
     assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
     monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
