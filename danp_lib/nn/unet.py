@@ -81,7 +81,7 @@ class PaperUNet(nn.Module):
             for c in [channels] + [2 * channels] * (num_layers - 1)
         )
         self.out = nn.Conv2d(channels, out_channels, 1)
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
@@ -213,7 +213,7 @@ class FullResolutionUNet(nn.Module):
             nn.Conv2d(channels, channels, (1, 3), padding=(0, 1)) for _ in range(num_layers)
         )
         self.out = nn.Conv2d(channels, out_channels, 1)
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
@@ -142,7 +143,14 @@ def training_loss(log_likelihood: Tensor, *, knee: float | None) -> Tensor:
 def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
     if isinstance(model, ConvNP):
         return model.forward_unchecked(batch.context, batch.target.x)
-    return model.forward_unchecked(batch.context, batch.auxiliary, batch.target.x, batch.level)
+    auxiliary = batch.auxiliary
+    if isinstance(batch.level, int):
+        # Compiled code sees that there are no points, but not that all of them are masked.
+        auxiliary = tuple(
+            points if f > batch.level else PointSet(points.x[:, :0], points.y[:, :0])
+            for f, points in enumerate(auxiliary, start=1)
+        )
+    return model.forward_unchecked(batch.context, auxiliary, batch.target.x, batch.level)
 
 
 def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> str:
