@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import torch
@@ -28,7 +29,7 @@ def check_sizes(
     Raises:
         ValueError: If a size is negative, there is no task, or the range is not one.
     """
-    low, high = (context_size,) * 2 if isinstance(context_size, int) else context_size
+    low, high = (context_size,) * 2 if isinstance(context_size, Integral) else context_size
     if not 0 <= low <= high:
         raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
     if batch_size < 1 or num_targets < 0 or pool_size < 0:

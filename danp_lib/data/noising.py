@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -60,11 +61,11 @@ class NoiseSchedule:
 
     def signal(self, level: int) -> float:
         """The factor of y_0 in y_level, ``(1 - beta) ** (level / 2)``."""
-        return (1.0 - self.beta) ** (self._checked(level) / 2)
+        return (1.0 - self.beta) ** (check_level(level, self.num_levels) / 2)
 
     def variance(self, level: int) -> float:
         """Variance of the noise in y_level, ``beta - beta * (1 - beta) ** level``."""
-        return _noise_variance(self.beta, self._checked(level))
+        return _noise_variance(self.beta, check_level(level, self.num_levels))
 
     def step(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """One noise step, from a level to the next noisier one; any shape."""
@@ -89,7 +90,7 @@ class NoiseSchedule:
         Raises:
             ValueError: If the level is 0, where there is no density.
         """
-        if self._checked(level) == 0:
+        if level == 0:
             raise ValueError(
                 "level must be >= 1: level 0 is the data themselves and has no density."
             )
@@ -97,10 +98,17 @@ class NoiseSchedule:
         residual = y - self.signal(level) * y0
         return -0.5 * (residual.square() / variance + math.log(2 * math.pi * variance))
 
-    def _checked(self, level: int) -> int:
-        if not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must lie in 0..{self.num_levels}, got {level}.")
-        return level
+
+def check_level(level: int, num_levels: int) -> int:
+    """A level, NumPy's integers included, as an ``int``.
+
+    Raises:
+        ValueError: If it is no integer in 0..F.
+    """
+    # A true, a float or a tensor would pass for a number and then select something else.
+    if isinstance(level, bool) or not isinstance(level, Integral) or not 0 <= level <= num_levels:
+        raise ValueError(f"level must be an integer in 0..{num_levels}, got {level!r}.")
+    return int(level)
 
 
 def _noise_variance(beta: float, level: int) -> float:
@@ -108,7 +116,7 @@ def _noise_variance(beta: float, level: int) -> float:
     return -beta * math.expm1(level * math.log1p(-beta))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskedTask:
     r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`.
 
@@ -125,7 +133,7 @@ class MaskedTask:
     level: int | Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AugmentedTask:
     r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`.
 
@@ -149,13 +157,12 @@ class AugmentedTask:
             ValueError: If a level is not one of the task's; on a GPU, a tensor is not checked.
         """
         top = len(self.levels) - 1
-        if isinstance(level, int):
-            if not 0 <= level <= top:
-                raise ValueError(f"level must lie in 0..{top}, got {level}.")
+        if not isinstance(level, Tensor):
+            level = check_level(level, top)
             target = self.levels[level]
         else:
             if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
-                raise ValueError(f"level must lie in 0..{top}, got {level.tolist()}.")
+                raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
             rows = torch.arange(len(level), device=level.device)
             stacked = [
                 torch.stack([getattr(s, k) for s in self.levels]) for k in ("x", "y", "mask")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch import Tensor
 from danp_lib._files import with_sorted_header, write_atomically
 
 
-@dataclass(frozen=True)
+# Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
+@dataclass(frozen=True, eq=False)
 class PointSet:
     """A batch of sets of input-output pairs.
 
@@ -90,8 +92,8 @@ class PointSet:
 
     def __getitem__(self, index: int | slice | Tensor) -> PointSet:
         """Select sets of the batch; an integer gives a batch of one."""
-        if isinstance(index, int):
-            index = torch.arange(self.batch_size)[index].reshape(1)
+        if isinstance(index, Integral):
+            index = torch.arange(self.batch_size)[int(index)].reshape(1)
         return PointSet(self.x[index], self.y[index], self.mask[index])
 
     def to(self, *args: Any, **kwargs: Any) -> PointSet:
@@ -132,7 +134,7 @@ class PointSet:
         Args:
             keep: One truth value for the batch, or one a set, ``(batch,)``.
         """
-        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else keep
+        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else bool(keep)
         return PointSet(self.x, self.y, self.mask & per_set)
 
     def check(self, name: str) -> None:
@@ -152,7 +154,7 @@ class PointSet:
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from danp_lib._random import one_by_one, spawn
-from danp_lib.data.noising import NoiseSchedule, mask_levels
+from danp_lib.data.noising import NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -87,9 +87,7 @@ class DANP(nn.Module):
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
                 not fit, a value is not finite, or an input is off the model's domain.
         """  # noqa: D205
-        # A true, a float or a tensor would pass for a number and then select something else.
-        if type(level) is not int or not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must be an int in 0..{self.num_levels}, got {level!r}.")
+        level = check_level(level, self.num_levels)
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."

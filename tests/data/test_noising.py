@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess, Sawtooth, SquareWave, TaskGenerator
-from danp_lib.data.noising import NoiseSchedule, mask_levels, sample_augmented_task
+from danp_lib.data.noising import NoiseSchedule, check_level, mask_levels, sample_augmented_task
 from danp_lib.data.points import PointSet
 
 TABLE_2 = [("sawtooth", 0.02, 3, 0.08526), ("square", 0.06, 3, 0.153), ("gp", 0.08, 2, 0.2115)]
@@ -75,7 +76,7 @@ class TestSchedule:
         with pytest.raises(ValueError, match=f"^num_levels .*{num_levels}"):
             NoiseSchedule(0.1, num_levels)
 
-    @pytest.mark.parametrize("level", [-1, 4])
+    @pytest.mark.parametrize("level", [-1, 4, 1.0, True])
     def test_a_level_that_is_none_is_refused(self, level: int) -> None:
         schedule = NoiseSchedule(0.1, 3)
         y = torch.zeros(1)
@@ -87,6 +88,12 @@ class TestSchedule:
         ):
             with pytest.raises(ValueError, match=rf"^level .*0\.\.3.*{level}"):
                 call()
+
+    def test_a_level_may_be_numpys(self) -> None:
+        schedule = NoiseSchedule(0.1, 3)
+        level: Any = np.int64(2)
+        assert schedule.variance(level) == schedule.variance(2)
+        assert type(check_level(level, 3)) is int
 
     def test_level_zero_is_the_data(self) -> None:
         schedule = NoiseSchedule(0.3, 2)
@@ -256,6 +263,10 @@ class TestMasks:
         kept = [bool(points.mask.all()) for points in masked.auxiliary]
         shown = [bool(points.mask.any()) for points in masked.auxiliary]
         assert kept == shown == [f > level for f in (1, 2, 3)]
+        numpys: Any = np.int64(level)
+        again = task.masked(numpys)
+        assert again.target is masked.target
+        assert [bool(points.mask.any()) for points in again.auxiliary] == kept
 
     def test_a_level_a_task_is_the_tasks_masked_one_by_one(self) -> None:
         task = self.augmented()
