@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Ordered,
+    PositiveFloat,
+    PositiveInt,
+)
 from danp_lib.data.domain import Grid
-from danp_lib.nn.unet import UNETS
 
 STEPS_PER_SPACING = 16
 """The fewest steps of float32 between two points of the grid, at the end of the domain."""
 
 
 @dataclass(frozen=True)
-class ConvNPConfig:
+class ConvNPConfig(Configuration):
     r"""The architecture of a convolutional neural process.
 
     The head's outputs become the predictive as :math:`v = 10^{-6} +
@@ -50,42 +58,25 @@ class ConvNPConfig:
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
     """
 
-    domain: tuple[float, float] = (-2.0, 2.0)
-    points_per_unit: int = 64
-    margin: float = 0.1
-    unet: str = "full-resolution"
-    channels: int = 64
-    num_layers: int = 6
-    kernel_size: int = 5
-    rank: int = 64
-    variance_gain: float = 5.0
+    domain: Annotated[tuple[float, float], Ordered()] = (-2.0, 2.0)
+    points_per_unit: PositiveInt = 64
+    margin: NonNegativeFloat = 0.1
+    unet: Literal["paper", "full-resolution"] = "full-resolution"
+    channels: PositiveInt = 64
+    num_layers: PositiveInt = 6
+    kernel_size: PositiveInt = 5
+    rank: NonNegativeInt = 64
+    variance_gain: PositiveFloat = 5.0
     variance_offset: float = -4.0
-    factor_divisor: float = 8.0
-    head_layers: int = 2
-    head_channels: int = 128
+    factor_divisor: PositiveFloat = 8.0
+    head_layers: NonNegativeInt = 2
+    head_channels: PositiveInt = 128
     conditioned: bool = False
 
     def __post_init__(self) -> None:
-        if self.unet not in UNETS:
-            raise ValueError(f"unet must be one of {', '.join(UNETS)}, got {self.unet!r}.")
+        super().__post_init__()
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
-        for name, least in (
-            ("channels", 1),
-            ("num_layers", 1),
-            ("kernel_size", 1),
-            ("rank", 0),
-            ("head_layers", 0),
-            ("head_channels", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
-        if self.variance_gain <= 0.0 or self.factor_divisor <= 0.0:
-            raise ValueError(
-                "variance_gain and factor_divisor must be positive, got "
-                f"{self.variance_gain} and {self.factor_divisor}."
-            )
-        Grid(self.domain, self.points_per_unit, self.margin, 1)
         farthest = max(map(abs, self.domain))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from danp_lib._config import Configuration, NonNegativeInt, PositiveInt
 from danp_lib._random import one_by_one, spawn
-from danp_lib.data.noising import NoiseSchedule, check_level, mask_levels
+from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -23,7 +24,7 @@ AuxiliaryInputs = Literal["uniform", "target"]
 
 
 @dataclass(frozen=True)
-class DANPConfig:
+class DANPConfig(Configuration):
     """The architecture and the noise of a DANP.
 
     Attributes:
@@ -35,14 +36,9 @@ class DANPConfig:
     """
 
     base: ConvNPConfig = field(default_factory=ConvNPConfig)
-    num_levels: int = 3
-    beta: float = 0.08526
-    num_auxiliary: int = 50
-
-    def __post_init__(self) -> None:
-        NoiseSchedule(self.beta, self.num_levels)
-        if self.num_auxiliary < 1:
-            raise ValueError(f"num_auxiliary must be >= 1, got {self.num_auxiliary}.")
+    num_levels: NonNegativeInt = 3
+    beta: Beta = 0.08526
+    num_auxiliary: PositiveInt = 50
 
     @property
     def schedule(self) -> NoiseSchedule:

@@ -7,12 +7,19 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from danp_lib._config import from_dict, to_dict
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    from_dict,
+    to_dict,
+)
 from danp_lib._files import write_atomically
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Hardware(Configuration):
     """What a model was trained on.
 
     Attributes:
@@ -23,11 +30,11 @@ class Hardware:
 
     cpu: str
     gpu: str | None
-    threads: int
+    threads: PositiveInt
 
 
 @dataclass(frozen=True)
-class Card:
+class Card(Configuration):
     """One trained model.
 
     Attributes:
@@ -54,9 +61,9 @@ class Card:
     dataset: str
     recipe: str
     seed: int
-    steps: int
-    parameters: int
-    minutes: float
+    steps: NonNegativeInt
+    parameters: PositiveInt
+    minutes: NonNegativeFloat
     hardware: Hardware
     validation: tuple[float, ...] | None
     commit: str | None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, Interval, NonNegativeInt, Ordered, PositiveInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -16,7 +17,7 @@ from danp_lib.models.danp import DANP
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class BatchConfig(Configuration):
     """The batches of a run.
 
     Attributes:
@@ -28,22 +29,11 @@ class BatchConfig:
         level_per: One level a ``"batch"``, as the paper has it, or a ``"task"``.
     """
 
-    batch_size: int = 16
-    context_size: tuple[int, int] = (0, 30)
-    num_targets: int = 50
-    clean_fraction: float | None = None
+    batch_size: PositiveInt = 16
+    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], Ordered(strict=False)] = (0, 30)
+    num_targets: PositiveInt = 50
+    clean_fraction: Annotated[float, Interval(gt=0, le=1)] | None = None
     level_per: Literal["batch", "task"] = "batch"
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.num_targets < 1:
-            raise ValueError(
-                "batch_size and num_targets must be >= 1, got "
-                f"{self.batch_size} and {self.num_targets}."
-            )
-        if self.clean_fraction is not None and not 0.0 < self.clean_fraction <= 1.0:
-            raise ValueError(f"clean_fraction must lie in (0, 1], got {self.clean_fraction}.")
-        if self.level_per not in ("batch", "task"):
-            raise ValueError(f"level_per must be 'batch' or 'task', got {self.level_per!r}.")
 
 
 def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Generator) -> Tensor:

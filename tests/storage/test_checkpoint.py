@@ -194,11 +194,11 @@ def config(**changes: Any) -> str:
         ({"model": None}, "lack model"),
         ({"config": config(depth=3)}, r"config\.depth"),
         ({"config": config(beta="0.1")}, r"config\.beta .*'0\.1'"),
-        ({"config": config(beta=2.0)}, r"config: beta .*2\.0"),
+        ({"config": config(beta=2.0)}, r"config\.beta .*2\.0"),
         ({"generator": '{"name": "sine"}'}, r"generator\.name .*'sine'"),
         (
             {"generator": '{"name": "gp", "config": {"noise": -1.0}}'},
-            r"generator\.config: noise",
+            r"generator\.config\.noise",
         ),
         ({"generator": "[]"}, r"generator .*\[\]"),
     ],
