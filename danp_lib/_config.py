@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -55,10 +56,10 @@ Seed = Annotated[int, Interval(ge=-(2**63), lt=2**64)]
 class Configuration:
     """Base of frozen dataclasses whose fields are checked at construction against their types.
 
-    The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
-    ``| None`` or ``Annotated`` with an :class:`Interval` or :class:`Ordered`. What concerns several
-    fields goes into the class's own ``__post_init__``, after this one. Values are converted as in
-    :func:`checked`.
+    The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, and unions,
+    each perhaps ``| None`` or ``Annotated`` with an :class:`Interval` or :class:`Ordered`. What
+    concerns several fields goes into the class's own ``__post_init__``, after this one. Values are
+    converted as in :func:`checked`.
 
     Raises:
         ValueError: If a value has the wrong type or is out of range, with the field's name.
@@ -131,7 +132,9 @@ def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Any]]:
     """Whether a type allows ``None``; the type itself, its origin and arguments; its limits."""
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    (present,) = (option for option in options if option is not NoneType)
+    present, *others = (option for option in options if option is not NoneType)
+    if others:
+        return NoneType in options, kind, Union, (present, *others), []
     base, *limits = get_args(present) if get_origin(present) is Annotated else (present,)
     return NoneType in options, base, get_origin(base), get_args(base), limits
 
@@ -161,6 +164,11 @@ def checked(kind: Any, value: Any, name: str) -> Any:
             kinds = arguments[:1] * len(value) if many else arguments
             pairs = enumerate(zip(kinds, value, strict=True))
             value = tuple(checked(item, v, f"{name}[{i}]") for i, (item, v) in pairs)
+    elif origin is Union:
+        for option in arguments:
+            with suppress(ValueError):
+                return checked(option, value, name)
+        fits = False
     elif base is float:
         if fits := isinstance(value, Real) and not isinstance(value, bool):
             too_large = isinstance(value, int) and abs(value) > sys.float_info.max

@@ -10,16 +10,12 @@ from typing import Any, cast
 
 import torch
 
-from danp_lib.cli.info import (
-    checkpoint_path,
-    data_domain,
-    domain_message,
-    load_model,
-    off_domain,
-)
+from danp_lib.cli.info import checkpoint_path, load_model
 from danp_lib.cli.train import checked_device
+from danp_lib.data.domain import Domain
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import Task, load_tasks
+from danp_lib.data.scaling import Scaling
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, evaluate
 from danp_lib.storage.checkpoint import load_scaling
 from danp_lib.storage.tasks import benchmark_tasks
@@ -65,7 +61,7 @@ def evaluate_checkpoint(
     model = load_model(checkpoint, device=device)
     scaling = load_scaling(checkpoint_path(checkpoint))
     given = read_tasks(tasks)
-    _check_inputs(given, data_domain(model, scaling), tasks)
+    _check_inputs(given, model.core.config.grid.domain, scaling, tasks)
     result = evaluate(
         model,
         Task(
@@ -83,14 +79,17 @@ def evaluate_checkpoint(
     return Evaluation.summarize(records).to_dict()
 
 
-def _check_inputs(task: Task, domain: tuple[float, float], tasks: str) -> None:
+def _check_inputs(task: Task, domain: Domain, scaling: Scaling, tasks: str) -> None:
     """Refuse inputs off a domain before the work, and in the units of the file."""
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
             real = points.x[points.mask]
-            off = real[off_domain(real, domain)]
-            if off.numel():
-                raise ValueError(f"{tasks}: {key} {domain_message(domain, float(off[0]))}")
+            off = real[~domain.contains(scaling.inputs(real))]
+            if len(off):
+                raise ValueError(
+                    f"{tasks}: {key} must lie in the model's domain "
+                    f"{scaling.data_domain(domain)}, got {off[0].tolist()}."
+                )
 
 
 def render(result: Mapping[str, Any]) -> str:

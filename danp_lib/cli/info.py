@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from danp_lib._config import to_dict
-from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import count_parameters
-from danp_lib.models.danp import DANP
 from danp_lib.storage.card import card_paths, read_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
@@ -39,26 +35,6 @@ def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
     if checkpoint in PRETRAINED:
         return load_pretrained(checkpoint, device=device)
     return load_checkpoint(checkpoint_path(checkpoint), device=device)
-
-
-def data_domain(model: Any, scaling: Scaling) -> tuple[float, float]:
-    """The interval of inputs, in the units of the data, that a model takes."""
-    config = model.config.base if isinstance(model, DANP) else model.config
-    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
-    return low, high
-
-
-def off_domain(x: Tensor, domain: tuple[float, float]) -> Tensor:
-    """Which inputs lie off a domain by more than a rounding, which a model lets pass too."""
-    low, high = domain
-    slack = 2.5e-7 * (high - low)
-    return ~((x >= low - slack) & (x <= high + slack))
-
-
-def domain_message(domain: tuple[float, float], found: object) -> str:
-    """What must be said of an input off the domain."""
-    low, high = (float(f"{end:.12g}") for end in domain)
-    return f"must lie in the model's domain [{low}, {high}], got {found}."
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

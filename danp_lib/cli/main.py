@@ -26,7 +26,7 @@ class OneLineErrors(TyperGroup):
             result = super().main(arguments or ["--help"], **extra)
         except typer.Abort:
             sys.exit(130)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ModuleNotFoundError) as error:
             _fail(str(error))
         except Exception as error:
             # A wrong option or command: typer carries its own copy of click in some versions.

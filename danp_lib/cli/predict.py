@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,16 +15,11 @@ import torch
 from torch import Tensor
 
 from danp_lib._files import check_output, write_atomically
-from danp_lib.cli.info import (
-    checkpoint_path,
-    data_domain,
-    domain_message,
-    load_model,
-    off_domain,
-)
+from danp_lib.cli.info import checkpoint_path, load_model
+from danp_lib.data.domain import Domain
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import Scaling
-from danp_lib.data.tables import read_columns, read_number, read_output
+from danp_lib.data.tables import read_columns, read_numbers, refuse
 from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
 from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import load_scaling, read_header
@@ -38,49 +32,30 @@ FAR = 10.0
 
 
 def read_points(
-    path: Path, columns: Sequence[str], *, domain: tuple[float, float]
-) -> list[list[float]]:
+    path: Path, columns: Sequence[str], *, domain: Domain, scaling: Scaling
+) -> list[Tensor]:
     """Read numbers from the named columns of a CSV file with a header; others are ignored.
 
     Args:
         path: The file; it is read once, and may be a pipe.
         columns: Names of the columns wanted: of the inputs, and where there is a second, of the
             outputs, of which some may be missing.
-        domain: The interval that inputs must lie in.
+        domain: The model's domain.
+        scaling: From the units of the file to the model's.
 
     Returns:
-        One list a row, in the order of ``columns``; a missing output is NaN.
+        For each column its numbers in float64, ``(rows,)``; a missing output is NaN.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    readers = (_input, read_output)
-    points = []
-    for where, cells in read_columns(path, columns):
-        parts = zip(cells, columns, readers, strict=False)
-        row = [read(cell, column, where) for cell, column, read in parts]
-        for value, column, cell in zip(row, columns, cells, strict=True):
-            # The models compute in float32.
-            if abs(value) > torch.finfo(torch.float32).max:
-                raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
-        if off_domain(torch.tensor(row[0], dtype=torch.float64), domain):
-            raise ValueError(f"{where}: {columns[0]} {domain_message(domain, cells[0])}")
-        points.append(row)
-    return points
-
-
-def _input(cell: str, column: str, where: str) -> float:
-    if re.match(r"\d{4}-\d\d", cell):
-        raise ValueError(
-            f"{where}: {column} must be a number, got the date {cell!r}; give it as a year, as "
-            "from_csv reads it."
-        )
-    value = read_number(cell, column, where)
-    if not math.isfinite(value):
-        raise ValueError(f"{where}: {column} must be finite, got {cell!r}.")
-    return value
+    cells, *outputs = read_columns(path, columns)
+    inputs = torch.from_numpy(read_numbers(cells))
+    off = ~domain.contains(scaling.inputs(inputs.unsqueeze(-1)))
+    refuse(cells, off.numpy(), f"lie in the model's domain {scaling.data_domain(domain)}")
+    return [inputs, *(torch.from_numpy(read_numbers(each, missing=True)) for each in outputs)]
 
 
 def parse_quantiles(text: str) -> list[float]:
@@ -145,17 +120,16 @@ def predict(
     source = checkpoint_path(checkpoint)
     check_output(out, source, context, at)
     model, scaling = load_model(checkpoint), load_scaling(source)
-    domain = data_domain(model, scaling)
-    rows = read_points(context, (x, y), domain=domain)
-    known = [row for row in rows if not math.isnan(row[1])]
-    inputs = [value for (value,) in read_points(at, (x,), domain=domain)]
-    if not inputs:
+    domain = model.core.config.grid.domain
+    known, values = read_points(context, (x, y), domain=domain, scaling=scaling)
+    (inputs,) = read_points(at, (x,), domain=domain, scaling=scaling)
+    if not len(inputs):
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
-    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
-    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
-    for note in _notes(given, len(rows) - len(known), read_header(source).provenance):
+    real = ~values.isnan()
+    given = scaling.apply(PointSet(known[real].reshape(1, -1, 1), values[real].reshape(1, -1, 1)))
+    for note in _notes(given, int((~real).sum()), read_header(source).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
-    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
+    xt = scaling.inputs(inputs.reshape(1, -1, 1))
     # Joint samples need all inputs together. Marginals do not: equal seeds give equal walks.
     parts = xt.split(xt.shape[1] if samples else AT_ONCE, dim=1)
     tables = [
@@ -172,7 +146,7 @@ def predict(
         for part in parts
     ]
     columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
-    _write(out, {x: inputs, **columns})
+    _write(out, {x: inputs.tolist(), **columns})
     return len(inputs)
 
 

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danp_lib.data.domain import Grid
 from danp_lib.data.generators import TaskGenerator, check_sizes
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet
 
 
 def cut_windows(
@@ -43,10 +42,11 @@ def cut_windows(
     Raises:
         ValueError: If there is more than one series, a size is not positive, or no window fits.
     """
-    if series.batch_size != 1:
+    if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
-            f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
-            "as in windows, starts = cut_windows(table[i], ...), and stack the windows."
+            "series must be one function of one input, got x of shape "
+            f"{tuple(series.x.shape)}; cut each function by itself, as in "
+            "windows, starts = cut_windows(table[i], ...), and stack the windows."
         )
     if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
         raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
@@ -135,9 +135,7 @@ class Observations(TaskGenerator):
     def __post_init__(self, table: PointSet) -> None:
         super().__post_init__()
         table.check("table")
-        Grid(self.domain, points_per_unit=1, margin=0.0, multiple=1).check(
-            "table.x", table.x, table.mask
-        )
+        self.box.check("table.x", table.x, table.mask)
         if table.batch_size == 0 or int(table.sizes.min()) < 1:
             raise ValueError(
                 "every function of the table must have a point, got one without; keep the others, "
@@ -148,47 +146,6 @@ class Observations(TaskGenerator):
         object.__setattr__(self, "digest", digest.hexdigest())
         object.__setattr__(self, "_tables", {table.x.device: table})
         object.__setattr__(self, "_fewest", int(table.sizes.min()))
-
-    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Refused: the functions are known at the observed points only.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            "observed functions have no value at an x of one's choice; sample_task draws from the "
-            "observed points."
-        )
-
-    def sample_task(
-        self,
-        batch_size: int,
-        *,
-        context_size: int | tuple[int, int] = (0, 30),
-        num_targets: int = 50,
-        pool_size: int = 0,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> Task:
-        """Draw tasks; see the base class. There is no pool.
-
-        Raises:
-            ValueError: If a pool is asked for, or a function has too few points.
-        """
-        if pool_size != 0:
-            raise ValueError(
-                f"pool_size must be 0, got {pool_size}: observed functions are unknown off their "
-                "points; the estimators put the auxiliary inputs at the targets instead."
-            )
-        context, (target,) = self.sample_sets(
-            batch_size,
-            context_size=context_size,
-            num_targets=num_targets,
-            num_sets=1,
-            generator=generator,
-            dtype=dtype,
-        )
-        return Task(context, target)
 
     def sample_sets(
         self,
@@ -231,9 +188,10 @@ class Observations(TaskGenerator):
     ) -> PointSet:
         """Different real points of each function, in random order."""
         keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
-        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count].unsqueeze(-1)
-        y = self.observe(functions.y.gather(1, order), generator=generator)
-        return PointSet(functions.x.gather(1, order).to(dtype), y.to(dtype))
+        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
+        rows = torch.arange(len(order), device=order.device).unsqueeze(1)
+        y = self.observe(functions.y[rows, order], generator=generator)
+        return PointSet(functions.x[rows, order].to(dtype), y.to(dtype))
 
     def _table_on(self, device: torch.device) -> PointSet:
         """The table on a device, copied there once."""

@@ -212,7 +212,8 @@ def _denoise(
     count = context.batch_size
     inputs = model.draw_inputs(count, generator=for_inputs, dtype=xt.dtype)
     noise = model.draw_noise(count, model.config.num_auxiliary, generator=for_noise)
-    sets = [PointSet.empty(count, dtype=xt.dtype, device=xt.device) for _ in inputs]
+    empty = PointSet.empty(count, dim_x=xt.shape[-1], dtype=xt.dtype, device=xt.device)
+    sets = [empty for _ in inputs]
     for level in range(model.num_levels, 0, -1):
         x = inputs[level - 1]
         predictive = model.forward_unchecked(context, sets, x, level)

@@ -275,7 +275,7 @@ def _resolve(
     if auxiliary_inputs == "target" or (auxiliary_inputs is None and task.pool is None):
         return "target"
     needed = model.config.num_auxiliary * model.num_levels
-    pool = PointSet.empty() if task.pool is None else task.pool
+    pool = PointSet.empty(dim_x=task.xt.shape[-1]) if task.pool is None else task.pool
     if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "

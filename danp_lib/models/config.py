@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 
@@ -11,11 +11,10 @@ from danp_lib._config import (
     Configuration,
     NonNegativeFloat,
     NonNegativeInt,
-    Ordered,
     PositiveFloat,
     PositiveInt,
 )
-from danp_lib.data.domain import Grid
+from danp_lib.data.domain import Box, Domain, Grid
 
 STEPS_PER_SPACING = 16
 """The fewest steps of float32 between two points of the grid, at the end of the domain."""
@@ -42,7 +41,8 @@ class ConvNPConfig(Configuration):
     other, and so nothing changes at rank 0.
 
     Attributes:
-        domain: Interval that every input must lie in; the grid covers it.
+        domain: Box that every input must lie in; the grid covers it. (lower, upper), or such a
+            pair for each of several dimensions.
         points_per_unit: Grid points per unit of x.
         margin: Distance by which the grid reaches past the domain.
         unet: ``"paper"`` or ``"full-resolution"``.
@@ -58,7 +58,7 @@ class ConvNPConfig(Configuration):
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
     """
 
-    domain: Annotated[tuple[float, float], Ordered()] = (-2.0, 2.0)
+    domain: Box = (-2.0, 2.0)
     points_per_unit: PositiveInt = 64
     margin: NonNegativeFloat = 0.1
     unet: Literal["paper", "full-resolution"] = "full-resolution"
@@ -77,7 +77,7 @@ class ConvNPConfig(Configuration):
         super().__post_init__()
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
-        farthest = max(map(abs, self.domain))
+        farthest = max(map(abs, (*self.grid.domain.lower, *self.grid.domain.upper)))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:
             raise ValueError(
@@ -89,7 +89,8 @@ class ConvNPConfig(Configuration):
     @property
     def grid(self) -> Grid:
         """The grid of the model."""
-        return Grid(self.domain, self.points_per_unit, self.margin, 2**self.num_layers)
+        domain = Domain.of(self.domain)
+        return Grid(domain, self.points_per_unit, self.margin, 2**self.num_layers)
 
 
 def paper_config(*, rank: int = 64) -> ConvNPConfig:

@@ -30,6 +30,11 @@ class ConvNPCore(nn.Module):
 
     def __init__(self, config: ConvNPConfig, num_sets: int) -> None:
         super().__init__()
+        if config.grid.domain.dim_x != 1:
+            raise ValueError(
+                "domain must have one dimension, as the U-Net has, got "
+                f"{config.grid.domain}; a U-Net of several dimensions is not there yet."
+            )
         self.config = config
         self.num_sets = num_sets
         scale = 1.0 / config.points_per_unit
@@ -147,18 +152,19 @@ class ConvNPCore(nn.Module):
             ValueError: With the argument, its value and what would be right.
         """  # noqa: D205
         dtype = self.encoder.log_scale.dtype
-        if xt.ndim != 3 or xt.shape[-1] != 1:
-            raise ValueError(f"xt must have shape (batch, points, 1), got {tuple(xt.shape)}.")
+        domain = self.config.grid.domain
+        if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
+            raise ValueError(
+                f"xt must have shape (batch, points, {domain.dim_x}), got {tuple(xt.shape)}."
+            )
         for name, x in [("xt", xt)] + [(name + ".x", points.x) for name, points in sets]:
             if x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
-            if x.shape[-1] != 1:
-                raise ValueError(f"{name} must have one input dimension, got {x.shape[-1]}.")
-        self.config.grid.check("xt", xt)
+        domain.check("xt", xt)
         sizes = {"xt": len(xt)}
         for name, points in sets:
             points.check(name)
-            self.config.grid.check(f"{name}.x", points.x, points.mask)
+            domain.check(f"{name}.x", points.x, points.mask)
             sizes[name] = points.batch_size
         if len(set(sizes.values()) - {1}) > 1:
             raise ValueError(f"the batch sizes must agree (or be 1), got {sizes}.")

@@ -103,7 +103,8 @@ class DANP(nn.Module):
     @torch.no_grad()
     def prepare(self, context: PointSet) -> Prepared:
         """Encode one context and compute the noisiest level's features, in one U-Net pass."""
-        nothing = PointSet.empty(dtype=context.x.dtype, device=context.x.device)
+        x = context.x
+        nothing = PointSet.empty(dim_x=x.shape[-1], dtype=x.dtype, device=x.device)
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
         return Prepared(context, encoding, self.core.features(encoding))
 
@@ -149,11 +150,11 @@ class DANP(nn.Module):
     def draw_inputs(
         self, num_samples: int, *, generator: torch.Generator, dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
-        """Uniform inputs for the levels 1 to F, each ``(samples, num_auxiliary, 1)``."""
-        lower, upper = self.config.base.domain
-        shape = (self.num_levels, self.config.num_auxiliary, 1)
+        """Uniform inputs for the levels 1 to F, each ``(samples, num_auxiliary, dim_x)``."""
+        domain = self.config.base.grid.domain
+        shape = (self.num_levels, self.config.num_auxiliary, domain.dim_x)
         unit = one_by_one(torch.rand, num_samples, shape, generator=generator, dtype=dtype)
-        return (lower + (upper - lower) * unit).unbind(dim=1)
+        return domain.from_unit(unit).unbind(dim=1)
 
     def draw_noise(
         self, num_samples: int, num_points: int, *, generator: torch.Generator
@@ -196,7 +197,7 @@ class DANP(nn.Module):
         _check_positive(num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        xt = context.x.new_zeros(1, 0, 1) if inputs is None else inputs
+        xt = context.x[:, :0] if inputs is None else inputs
         self.core.check([("context", context)], xt)
         if len(xt) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(xt)}.")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib.data.generators import GaussianProcess, Sawtooth, SquareWave, TaskGenerator
+from danp_lib.data.generators import GaussianProcess, Prior, Sawtooth, SquareWave
 from danp_lib.data.noising import NoiseSchedule, check_level, mask_levels, sample_augmented_task
 from danp_lib.data.points import PointSet
 
@@ -155,7 +155,7 @@ class TestClosedForm:
 class TestAugmentedTask:
     schedule = NoiseSchedule(0.2, 2)
 
-    def test_shapes(self, make: type[TaskGenerator], shared: bool) -> None:
+    def test_shapes(self, make: type[Prior], shared: bool) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 3, num_targets=7, shared_inputs=shared, generator=rng()
         )
@@ -166,9 +166,7 @@ class TestAugmentedTask:
             assert points.x.dtype == points.y.dtype == torch.float32
             assert points.mask.all()
 
-    def test_inputs_are_shared_or_all_different(
-        self, make: type[TaskGenerator], shared: bool
-    ) -> None:
+    def test_inputs_are_shared_or_all_different(self, make: type[Prior], shared: bool) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 2, shared_inputs=shared, generator=rng(), dtype=torch.float64
         )
@@ -177,7 +175,7 @@ class TestAugmentedTask:
         assert distinct == (50 if shared else 150)
 
     def test_levels_are_one_function_noised(
-        self, make: type[TaskGenerator], shared: bool, monkeypatch: pytest.MonkeyPatch
+        self, make: type[Prior], shared: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         drawn: list[tuple[Tensor, Tensor]] = []
         original = make.sample_outputs
@@ -212,7 +210,7 @@ class TestAugmentedTask:
                 assert_moments(noise, 0.0, self.schedule.variance(level))
 
     def test_shared_levels_are_a_chain_and_independent_ones_are_not(
-        self, make: type[TaskGenerator], shared: bool
+        self, make: type[Prior], shared: bool
     ) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 400, shared_inputs=shared, generator=rng(), dtype=torch.float64
@@ -225,7 +223,7 @@ class TestAugmentedTask:
             assert residual.var() > 2 * self.schedule.beta**2
 
     def test_the_generator_determines_it_and_the_global_one_is_left_alone(
-        self, make: type[TaskGenerator], shared: bool
+        self, make: type[Prior], shared: bool
     ) -> None:
         before = torch.get_rng_state()
         first, again = (
