@@ -106,20 +106,19 @@ def batch_log_likelihood(
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
 
-def training_loss(log_likelihood: Tensor, *, knee: float | None) -> Tensor:
-    r"""What a step descends: minus the mean over the tasks of their log-likelihoods.
+def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> Tensor:
+    r"""The loss: minus the mean over the tasks of their log-likelihoods, or a robust form of it.
 
-    With a knee k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
-    :math:`\ell`. A value of 1 predicted as :math:`0 \pm 10^{-3}` costs 500,000 nats. Without a
-    knee, one such task sets the direction of the step, and the other tasks of the batch no longer
-    count; with it, no task pulls much harder than another.
+    With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
+    :math:`\ell`, so that its gradient is bounded. A value of 1 predicted as :math:`0 \pm 10^{-3}`
+    costs 500,000 nats: with the plain mean, one such task sets the direction of the step.
 
     Args:
         log_likelihood: Nats per target, ``(batch,)``.
-        knee: k, in nats per target, or ``None`` for the plain mean.
+        robust_threshold: k, in nats per target, or ``None`` for the plain mean.
     """
-    if knee is not None:
-        short = (knee - log_likelihood).clamp(min=0.0)
+    if robust_threshold is not None:
+        short = (robust_threshold - log_likelihood).clamp(min=0.0)
         log_likelihood = log_likelihood + short - torch.log1p(short)
     return -log_likelihood.mean()
 

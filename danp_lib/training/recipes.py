@@ -156,6 +156,6 @@ def _fast_training() -> TrainingConfig:
         batch=BatchConfig(clean_fraction=0.5),
         jitter=1e-2,
         jitter_schedule="geometric",
-        loss_knee=-2.0,
+        robust_threshold=-2.0,
         muon_weight_decay=0.1,
     )

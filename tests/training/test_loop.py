@@ -353,7 +353,7 @@ def test_training_touches_no_global_generator() -> None:
         {"learning_rate": math.inf},
         {"muon_weight_decay": -3},
         {"muon_weight_decay": math.nan},
-        {"loss_knee": math.nan},
+        {"robust_threshold": math.nan},
         {"optimizer": "sgd"},
         {"schedule": "linear"},
         *({"jitter": jitter} for jitter in (-1.0, math.nan, math.inf)),

@@ -130,7 +130,7 @@ def small_net() -> nn.Module:
         return nn.Sequential(nn.Conv2d(2, 3, (1, 3)), nn.Flatten(), nn.Linear(3 * 6, 1))
 
 
-def optimizer_of(net: nn.Module, kind: str, clip: float | None = 1.0) -> Optimizer:
+def optimizer_of(net: nn.Module, kind: Any, clip: float | None = 1.0) -> Optimizer:
     return Optimizer(
         net, kind=kind, learning_rate=1e-2, muon_learning_rate=1e-2, gradient_clip=clip
     )
