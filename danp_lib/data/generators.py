@@ -10,10 +10,16 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, NonNegativeFloat, Ordered, PositiveFloat
+from danp_lib._config import (
+    ORDERED,
+    STRICTLY_ORDERED,
+    Configuration,
+    NonNegativeFloat,
+    PositiveFloat,
+)
 from danp_lib.data.points import PointSet, Task
 
-Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], Ordered(strict=False)]
+Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a frequency, (lower, upper)."""
 
 
@@ -56,7 +62,7 @@ class TaskGenerator(Configuration, ABC):
     name: ClassVar[str]
 
     noise: NonNegativeFloat = 0.0
-    domain: Annotated[tuple[float, float], Ordered()] = (-2.0, 2.0)
+    domain: Annotated[tuple[float, float], STRICTLY_ORDERED] = (-2.0, 2.0)
 
     @abstractmethod
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import torch
 
 from danp_lib._config import (
+    STRICTLY_ORDERED,
     Configuration,
+    Limit,
     NonNegativeFloat,
     NonNegativeInt,
-    Ordered,
     PositiveFloat,
     PositiveInt,
 )
@@ -58,13 +59,13 @@ class ConvNPConfig(Configuration):
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
     """
 
-    domain: Annotated[tuple[float, float], Ordered()] = (-2.0, 2.0)
+    domain: Annotated[tuple[float, float], STRICTLY_ORDERED] = (-2.0, 2.0)
     points_per_unit: PositiveInt = 64
     margin: NonNegativeFloat = 0.1
     unet: Literal["paper", "full-resolution"] = "full-resolution"
     channels: PositiveInt = 64
     num_layers: PositiveInt = 6
-    kernel_size: PositiveInt = 5
+    kernel_size: Annotated[PositiveInt, Limit("and odd", lambda value: value % 2 == 1)] = 5
     rank: NonNegativeInt = 64
     variance_gain: PositiveFloat = 5.0
     variance_offset: float = -4.0
@@ -75,8 +76,6 @@ class ConvNPConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
         farthest = max(map(abs, self.domain))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:

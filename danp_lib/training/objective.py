@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Interval, NonNegativeInt, Ordered, PositiveInt
+from danp_lib._config import ORDERED, Configuration, Limit, NonNegativeInt, PositiveInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
+
+Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class BatchConfig(Configuration):
     """
 
     batch_size: PositiveInt = 16
-    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], Ordered(strict=False)] = (0, 30)
+    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 30)
     num_targets: PositiveInt = 50
-    clean_fraction: Annotated[float, Interval(gt=0, le=1)] | None = None
+    clean_fraction: Fraction | None = None
     level_per: Literal["batch", "task"] = "batch"
 
 
