@@ -32,7 +32,6 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
 
-
 _EPOCH = 2**14 // 16
 _TRAINING = {
     "paper": TrainingConfig(
