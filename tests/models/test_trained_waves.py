@@ -20,5 +20,6 @@ def test_no_component_leaves_the_range_of_waves(name: str) -> None:
         generator = torch.Generator().manual_seed(row)
         predictive = model.predict(task.context, task.xt, num_samples=32, generator=generator)
         means = predictive.components.mean
-        assert -0.5 <= means.min() and means.max() <= 1.5
+        assert means.min() >= -0.5
+        assert means.max() <= 1.5
         assert predictive.stddev.max() <= 0.75
