@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -15,51 +15,30 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """Bounds of a number, for :data:`typing.Annotated`, such as ``Interval(ge=1)``."""
-
-    gt: float = -math.inf
-    ge: float = -math.inf
-    lt: float = math.inf
-    le: float = math.inf
-
-    def __contains__(self, value: float) -> bool:
-        return self.gt < value < self.lt and self.ge <= value <= self.le
-
-    def __str__(self) -> str:
-        bounds = {">": self.gt, ">=": self.ge, "<": self.lt, "<=": self.le}
-        return " and ".join(f"{sign} {v}" for sign, v in bounds.items() if math.isfinite(v))
-
-
 @dataclass(frozen=True)
-class Ordered:
-    """The order of a range (lower, upper), for :data:`typing.Annotated`."""
+class Limit:
+    """What is asked of a value beyond its type, for :data:`typing.Annotated`."""
 
-    strict: bool = True
-
-    def __contains__(self, value: tuple[float, float]) -> bool:
-        return value[0] < value[1] or (value[0] == value[1] and not self.strict)
-
-    def __str__(self) -> str:
-        return f"with lower {'<' if self.strict else '<='} upper"
+    text: str
+    holds: Callable[[Any], bool]
 
 
-PositiveInt = Annotated[int, Interval(ge=1)]
-NonNegativeInt = Annotated[int, Interval(ge=0)]
-PositiveFloat = Annotated[float, Interval(gt=0)]
-NonNegativeFloat = Annotated[float, Interval(ge=0)]
-Seed = Annotated[int, Interval(ge=-(2**63), lt=2**64)]
+PositiveInt = Annotated[int, Limit(">= 1", lambda value: value >= 1)]
+NonNegativeInt = Annotated[int, Limit(">= 0", lambda value: value >= 0)]
+PositiveFloat = Annotated[float, Limit("> 0", lambda value: value > 0)]
+NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
+Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
 """What a ``torch.Generator`` takes."""
+ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
+STRICTLY_ORDERED = Limit("with lower < upper", lambda pair: pair[0] < pair[1])
+
+_PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
 
 
 class Configuration:
-    """Base of frozen dataclasses whose fields are checked at construction against their types.
+    """Base of frozen dataclasses whose fields are checked at construction, by :func:`checked`.
 
-    The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, and unions,
-    each perhaps ``| None`` or ``Annotated`` with an :class:`Interval` or :class:`Ordered`. What
-    concerns several fields goes into the class's own ``__post_init__``, after this one. Values are
-    converted as in :func:`checked`.
+    What concerns several fields goes into a class's own ``__post_init__``, after this one.
 
     Raises:
         ValueError: If a value has the wrong type or is out of range, with the field's name.
@@ -86,9 +65,7 @@ def _to_json(value: Any) -> Any:
 
 
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
-    """The configuration that :func:`to_dict` came from.
-
-    A key may be left out where the dataclass has a default.
+    """The configuration that :func:`to_dict` came from; a key with a default may be left out.
 
     Args:
         cls: The dataclass.
@@ -129,7 +106,7 @@ def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 @cache
-def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Any]]:
+def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Limit]]:
     """Whether a type allows ``None``; the type itself, its origin and arguments; its limits."""
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     present, *others = (option for option in options if option is not NoneType)
@@ -142,11 +119,13 @@ def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Any]]:
 def checked(kind: Any, value: Any, name: str) -> Any:
     """A value of an annotated type, in Python's own types.
 
-    An integer serves for a float and becomes one; true and false serve for no number. NumPy's
-    numbers become Python's, lists become tuples, and objects the dataclass that is asked for.
+    The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
+    ``Annotated`` with a :class:`Limit`, and unions, of which the first that fits is taken. An
+    integer serves for a float and becomes one; true and false serve for no number. NumPy's numbers
+    become Python's, lists become tuples, and objects the dataclass that is asked for.
 
     Args:
-        kind: One of the types that :class:`Configuration` knows.
+        kind: The type.
         value: The value.
         name: What the message calls it.
 
@@ -177,35 +156,32 @@ def checked(kind: Any, value: Any, name: str) -> Any:
     elif base is int:
         if fits := isinstance(value, Integral) and not isinstance(value, bool):
             value = int(value)
-    elif base in (bool, str):
-        fits = type(value) is base
+    elif base is str:
+        # PyTorch's version is a subclass.
+        if fits := isinstance(value, str):
+            value = str(value)
+    elif base is bool:
+        fits = isinstance(value, bool)
     elif isinstance(base, type) and is_dataclass(base):
         return value if isinstance(value, base) else from_dict(base, value, name=name)
     else:
         raise TypeError(f"{name}: no rule for the type {kind}.")
-    if not fits or any(value not in limit for limit in limits):
+    if not fits or not all(limit.holds(value) for limit in limits):
         raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}.")
     return value
 
 
 def _describe(kind: Any) -> str:
     """What a value of a type looks like, in words."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return " or ".join(map(_describe, arguments))
-    if origin is Annotated:
-        return " ".join([_describe(arguments[0]), *map(str, arguments[1:])])
+    nullable, base, origin, arguments, limits = _parts(kind)
     if origin is Literal:
-        return " or ".join(map(repr, arguments))
-    if origin is tuple and arguments[1:] == (Ellipsis,):
-        return f"a list with {_describe(arguments[0])} in every place"
-    if origin is tuple:
-        return f"a list of {len(arguments)} ({', '.join(map(_describe, arguments))})"
-    if is_dataclass(kind):
-        return "an object"
-    return {
-        bool: "true or false",
-        int: "an integer",
-        float: "a finite number",
-        str: "a string",
-    }.get(kind, "null")
+        words = " or ".join(map(repr, arguments))
+    elif origin is Union:
+        words = " or ".join(map(_describe, arguments))
+    elif origin is tuple and arguments[1:] == (Ellipsis,):
+        words = f"a list with {_describe(arguments[0])} in every place"
+    elif origin is tuple:
+        words = f"a list of {len(arguments)} ({', '.join(map(_describe, arguments))})"
+    else:
+        words = _PLAIN.get(base, "an object")
+    return " ".join([words, *(limit.text for limit in limits), *["or null"] * nullable])

@@ -98,8 +98,8 @@ def train(
     out: Annotated[
         Path,
         typer.Option(
-            help="A folder for the run and its checkpoint; or the checkpoint itself, ending in "
-            ".safetensors, with the run in runs/."
+            help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
+            "a/m.safetensors, with the run in a/m.run."
         ),
     ],
     recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
@@ -132,7 +132,9 @@ def train(
     """Train a model by a recipe, and write its checkpoint and card.
 
     A run that was stopped goes on where it was when the same command is given again: after Ctrl-C,
-    after a termination signal, or once --max-minutes are over.
+    after a termination signal, or once --max-minutes are over. A run of the recipe paper,
+    whose learning rate is constant, is lengthened by more --steps; the rate of fast falls to zero
+    at the last step, so that its length is fixed.
     """
     from danp_lib.cli.train import run_recipe
     from danp_lib.training.recipes import recipe as get_recipe

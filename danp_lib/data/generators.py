@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, NonNegativeFloat, Ordered, PositiveFloat
+from danp_lib._config import ORDERED, Configuration, NonNegativeFloat, PositiveFloat
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet, Task
 
-Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], Ordered(strict=False)]
+Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a frequency, (lower, upper)."""
 
 

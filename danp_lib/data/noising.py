@@ -11,11 +11,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Interval, NonNegativeInt
+from danp_lib._config import Configuration, Limit, NonNegativeInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.points import PointSet
 
-Beta = Annotated[float, Interval(gt=0, lt=1)]
+Beta = Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)]
 """Standard deviation of one noise step."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from danp_lib._config import Interval, PositiveInt
+from danp_lib._config import Limit, PositiveInt
 from danp_lib.exact.waves import Frequency, WaveOracle, lattice
 
 _CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
@@ -53,7 +53,7 @@ class SawtoothOracle(WaveOracle):
     """
 
     frequency: Frequency = (2.0, 4.0)
-    tolerance: Annotated[float, Interval(gt=0, lt=0.25)] = 2e-7
+    tolerance: Annotated[float, Limit("> 0 and < 0.25", lambda value: 0 < value < 0.25)] = 2e-7
     nodes_per_stddev: PositiveInt = 4
 
     def __post_init__(self) -> None:

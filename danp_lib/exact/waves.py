@@ -10,14 +10,16 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Interval, Ordered, PositiveFloat, PositiveInt
+from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.gp import check_inputs
 
 # Below 1, the interval (1/omega, 1) of the phase is empty.
-Frequency = Annotated[tuple[Annotated[float, Interval(ge=1)], float], Ordered()]
+Frequency = Annotated[
+    tuple[float, float], Limit("with 1 <= lower < upper", lambda pair: 1 <= pair[0] < pair[1])
+]
 """The range of a frequency, (lower, upper)."""
 
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)

@@ -9,6 +9,7 @@ import torch
 
 from danp_lib._config import (
     Configuration,
+    Limit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -64,7 +65,7 @@ class ConvNPConfig(Configuration):
     unet: Literal["paper", "full-resolution"] = "full-resolution"
     channels: PositiveInt = 64
     num_layers: PositiveInt = 6
-    kernel_size: PositiveInt = 5
+    kernel_size: Annotated[PositiveInt, Limit("and odd", lambda value: value % 2 == 1)] = 5
     rank: NonNegativeInt = 64
     variance_gain: PositiveFloat = 5.0
     variance_offset: float = -4.0
@@ -75,8 +76,6 @@ class ConvNPConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
         farthest = max(map(abs, (*self.grid.domain.lower, *self.grid.domain.upper)))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:

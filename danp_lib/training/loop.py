@@ -21,7 +21,7 @@ from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
-from danp_lib.training.capture import CapturedStep
+from danp_lib.training.cuda_graph import GraphedStep
 from danp_lib.training.objective import (
     batch_log_likelihood,
     cause_of_failure,
@@ -73,7 +73,7 @@ def train(
 
     With a folder, the run leaves ``state.safetensors`` there, from which it goes on where it
     stopped, bit for bit on a CPU, and ``log.jsonl``, one record a line. It is saved at every
-    validation, and at the end however that comes: the last step, ``max_minutes``, Ctrl-C or a
+    validation, and when it ends: at the last step, after ``max_minutes``, by Ctrl-C or a
     termination signal.
 
     Args:
@@ -178,7 +178,7 @@ class TrainingStep:
         )
         self.run: Callable[[], Update] = self.update
         if self.device.type == "cuda":
-            self.run = CapturedStep(self.update, state.generator)
+            self.run = GraphedStep(self.update, state.generator)
 
     def __call__(self) -> Update:
         """Update the model once.
@@ -212,7 +212,7 @@ class TrainingStep:
             model, self.state.task_generator, config.batch, generator=self.state.generator
         )
         log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
-        loss = training_loss(log_likelihood, knee=config.loss_knee)
+        loss = training_loss(log_likelihood, robust_threshold=config.robust_threshold)
         loss.backward()
         norm = self.state.optimizer.clip_gradient()
         if self.device.type == "cpu" and not (loss.isfinite() and norm.isfinite()):

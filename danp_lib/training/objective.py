@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Interval, NonNegativeInt, Ordered, PositiveInt
+from danp_lib._config import ORDERED, Configuration, Limit, NonNegativeInt, PositiveInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.models.convnp import ConvNP
 from danp_lib.models.danp import DANP
+
+Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,9 @@ class BatchConfig(Configuration):
     """
 
     batch_size: PositiveInt = 16
-    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], Ordered(strict=False)] = (0, 30)
+    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 30)
     num_targets: PositiveInt = 50
-    clean_fraction: Annotated[float, Interval(gt=0, le=1)] | None = None
+    clean_fraction: Fraction | None = None
     level_per: Literal["batch", "task"] = "batch"
 
 
@@ -106,20 +108,19 @@ def batch_log_likelihood(
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
 
-def training_loss(log_likelihood: Tensor, *, knee: float | None) -> Tensor:
-    r"""What a step descends: minus the mean over the tasks of their log-likelihoods.
+def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> Tensor:
+    r"""The loss: minus the mean over the tasks of their log-likelihoods, or a robust form of it.
 
-    With a knee k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
-    :math:`\ell`. A value of 1 predicted as :math:`0 \pm 10^{-3}` costs 500,000 nats. Without a
-    knee, one such task sets the direction of the step, and the other tasks of the batch no longer
-    count; with it, no task pulls much harder than another.
+    With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
+    :math:`\ell`, so that its gradient is bounded. A value of 1 predicted as :math:`0 \pm 10^{-3}`
+    costs 500,000 nats: with the plain mean, one such task sets the direction of the step.
 
     Args:
         log_likelihood: Nats per target, ``(batch,)``.
-        knee: k, in nats per target, or ``None`` for the plain mean.
+        robust_threshold: k, in nats per target, or ``None`` for the plain mean.
     """
-    if knee is not None:
-        short = (knee - log_likelihood).clamp(min=0.0)
+    if robust_threshold is not None:
+        short = (robust_threshold - log_likelihood).clamp(min=0.0)
         log_likelihood = log_likelihood + short - torch.log1p(short)
     return -log_likelihood.mean()
 

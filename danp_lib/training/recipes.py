@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,8 +15,13 @@ from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.resume import Model, TrainingConfig
 
-RECIPES = ("paper", "fast")
-MODELS = ("danp", "convcnp", "convgnp", "ar-convcnp")
+MODELS: dict[str, Any] = {
+    "danp": DANP,
+    "convcnp": ConvCNP,
+    "convgnp": ConvGNP,
+    "ar-convcnp": ARConvCNP,
+}
+"""The models that there are recipes for, by name."""
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
@@ -25,6 +31,32 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
 """F and beta of the DANP of each dataset, from Table 2."""
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+
+_EPOCH = 2**14 // 16
+_TRAINING = {
+    "paper": TrainingConfig(
+        num_steps=500 * _EPOCH,
+        optimizer="adam",
+        learning_rate=3e-4,
+        schedule="constant",
+        warmup_steps=0,
+        gradient_clip=None,
+        jitter=1e-2,
+        jitter_steps=_EPOCH,
+        log_every=_EPOCH,
+        validate_every=4 * _EPOCH,
+    ),
+    "fast": TrainingConfig(
+        num_steps=14_000,
+        schedule="quadratic",
+        batch=BatchConfig(clean_fraction=0.5),
+        jitter=1e-2,
+        jitter_schedule="geometric",
+        robust_threshold=-2.0,
+        muon_weight_decay=0.1,
+    ),
+}
+RECIPES = tuple(_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -61,18 +93,16 @@ def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> M
     Raises:
         ValueError: If there is no such model, or the configuration is another's.
     """
-    classes = {"danp": DANP, "convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}
-    if name not in classes:
-        raise ValueError(f"model must be one of {', '.join(classes)}, got {name!r}.")
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
+    expected = DANPConfig if name == "danp" else ConvNPConfig
+    if not isinstance(config, expected):
+        raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if name == "danp" and isinstance(config, DANPConfig):
-            return DANP(config)
-        if name != "danp" and isinstance(config, ConvNPConfig):
-            return {"convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}[name](config)
-    raise ValueError(f"a {name} does not take a {type(config).__name__}.")
+        return MODELS[name](config)
 
 
 def recipe(
@@ -113,49 +143,24 @@ def recipe(
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
     fast = ConvNPConfig(rank=rank, conditioned=rank > 0)
     base = paper_config(rank=rank) if name == "paper" else fast
-    training = _paper_training() if name == "paper" else _fast_training()
-    if model == "ar-convcnp":
-        # Rolled out over 50 targets, it meets contexts of up to 30 + 50 points.
-        training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
-    if num_steps is not None:
-        training = replace(training, num_steps=num_steps)
-    if training.jitter_schedule == "geometric":
-        training = replace(training, jitter_steps=training.num_steps // 4)
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
         if num_levels is not None and num_levels != levels:
-            schedule = NoiseSchedule.from_final_variance(
-                _FINAL_VARIANCE[dataset], num_levels=num_levels
-            )
-            levels, beta = schedule.num_levels, schedule.beta
+            variance = _FINAL_VARIANCE[dataset]
+            beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
+            levels = num_levels
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
-    return Recipe(name, model, config, GENERATORS[dataset](), replace(training, seed=seed))
-
-
-def _paper_training() -> TrainingConfig:
-    steps_per_epoch = 2**14 // 16
-    return TrainingConfig(
-        num_steps=500 * steps_per_epoch,
-        optimizer="adam",
-        learning_rate=3e-4,
-        schedule="constant",
-        warmup_steps=0,
-        gradient_clip=None,
-        jitter=1e-2,
-        jitter_steps=steps_per_epoch,
-        log_every=steps_per_epoch,
-        validate_every=4 * steps_per_epoch,
+    training = _TRAINING[name]
+    # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
+    context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
+    steps = training.num_steps if num_steps is None else num_steps
+    falls = training.jitter_schedule == "geometric"
+    training = replace(
+        training,
+        num_steps=steps,
+        batch=replace(training.batch, context_size=context_size),
+        jitter_steps=steps // 4 if falls else training.jitter_steps,
+        seed=seed,
     )
-
-
-def _fast_training() -> TrainingConfig:
-    return TrainingConfig(
-        num_steps=14_000,
-        schedule="quadratic",
-        batch=BatchConfig(clean_fraction=0.5),
-        jitter=1e-2,
-        jitter_schedule="geometric",
-        loss_knee=-2.0,
-        muon_weight_decay=0.1,
-    )
+    return Recipe(name, model, config, GENERATORS[dataset](), training)

@@ -608,10 +608,10 @@ def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.Mon
     assert sorted(p.name for p in tiny.iterdir()) == [
         "danp-f2-square.json",
         "danp-f2-square.md",
+        "danp-f2-square.run",
         "danp-f2-square.safetensors",
-        "runs",
     ]
-    assert sorted(p.name for p in (tiny / "runs" / "danp-f2-square").iterdir()) == [
+    assert sorted(p.name for p in (tiny / "danp-f2-square.run").iterdir()) == [
         "log.jsonl",
         "state.safetensors",
     ]
@@ -620,6 +620,27 @@ def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.Mon
     assert "--levels 2 --steps 2 --out danp-f2-square.safetensors" in found["card"]["command"]
     good(*TRAIN, "--levels", 2, "--out", "folder")
     assert (tiny / "folder" / "danp-f2-square.safetensors").is_file()
+
+
+def test_checkpoints_of_one_name_in_two_folders_have_a_run_each(tiny: Path) -> None:
+    good(*TRAIN, "--out", "a/m.safetensors")
+    good(*TRAIN, "--out", "b/m.safetensors", "--seed", 1)
+    cards = [read_card(tiny / folder / "m.safetensors") for folder in "ab"]
+    assert [card.seed for card in cards] == [0, 1]
+    assert cards[0].sha256 != cards[1].sha256
+    assert all((tiny / folder / "m.run" / "state.safetensors").is_file() for folder in "ab")
+
+
+def test_a_run_of_the_paper_can_be_lengthened(tiny: Path) -> None:
+    paper = [*TRAIN, "--recipe", "paper"]
+    good(*paper, "--steps", 2, "--out", "parts.safetensors")
+    good(*paper, "--steps", 4, "--out", "parts.safetensors")
+    good(*paper, "--steps", 4, "--out", "whole.safetensors")
+    card = read_card(tiny / "parts.safetensors")
+    assert card.steps == 4
+    assert "--steps 4" in card.command
+    whole, parts = (load_file(f"{name}.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(tiny: Path) -> None:
@@ -690,7 +711,8 @@ def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message:
         (["--seed", 1], "training.seed: 0 "),
         (["--dataset", "sawtooth"], "dataset: 'gp' "),
         (["--model", "ar-convcnp"], "model: 'convcnp' "),
-        (["--recipe", "paper", "--steps", 9], "training.num_steps: 3 "),
+        (["--recipe", "paper", "--steps", 9], "training.optimizer: 'muon' "),
+        (["--steps", 9], "training.num_steps: 3 there, 9 here; a quadratic schedule depends on it"),
     ],
 )
 def test_another_run_in_the_folder_is_refused(

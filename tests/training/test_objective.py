@@ -165,17 +165,19 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     assert "tasks [1]" in cause
 
 
-def test_without_a_knee_the_loss_is_minus_the_mean() -> None:
+def test_without_a_threshold_the_loss_is_minus_the_mean() -> None:
     log_likelihood = torch.tensor([3.0, -1e4, 0.5], dtype=torch.float64)
-    assert training_loss(log_likelihood, knee=None) == -log_likelihood.mean()
+    assert training_loss(log_likelihood, robust_threshold=None) == -log_likelihood.mean()
 
 
 @pytest.mark.parametrize(
     ("log_likelihood", "gradient"), [(3.0, 1.0), (-2.0, 1.0), (-3.0, 0.5), (-1e6 - 1.0, 1e-6)]
 )
-def test_below_the_knee_a_tasks_gradient_shrinks(log_likelihood: float, gradient: float) -> None:
+def test_below_the_threshold_a_tasks_gradient_shrinks(
+    log_likelihood: float, gradient: float
+) -> None:
     value = torch.tensor([log_likelihood], dtype=torch.float64, requires_grad=True)
-    loss = training_loss(value, knee=-2.0)
+    loss = training_loss(value, robust_threshold=-2.0)
     loss.backward()
     assert value.grad is not None
     assert -value.grad.item() == pytest.approx(gradient, rel=1e-5)
