@@ -30,7 +30,6 @@ NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
 Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
 """What a ``torch.Generator`` takes."""
 ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
-STRICTLY_ORDERED = Limit("with lower < upper", lambda pair: pair[0] < pair[1])
 
 _PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
 

@@ -41,13 +41,13 @@ def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
     """What a checkpoint and its card, if it has one, say."""
     path = checkpoint_path(checkpoint)
     header = read_header(path)
-    generator = header.task_generator
+    generator = header.generator or {"name": None, "config": None}
     found = {
         "model": header.model,
         "parameters": count_parameters(load_model(checkpoint)),
         "config": to_dict(header.config),
-        "dataset": None if generator is None else generator.name,
-        "generator": None if generator is None else to_dict(generator),
+        "dataset": generator["name"],
+        "generator": generator["config"],
         "provenance": header.provenance,
     }
     if card_paths(path)[0].is_file():

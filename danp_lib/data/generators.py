@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class TaskGenerator(Configuration, ABC):
     """A source of tasks: what a model is trained on.
 
     Attributes:
+        name: What checkpoints and runs know the class by; the class's own name where left out.
         noise: Standard deviation of the observation noise on contexts and targets, in units of y.
             The paper's data have none.
         domain: The box that all inputs lie in: (lower, upper), or such a pair for each of several
@@ -52,6 +53,12 @@ class TaskGenerator(Configuration, ABC):
 
     noise: NonNegativeFloat = 0.0
     domain: Box = (-2.0, 2.0)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A subclass may draw other tasks: it must not go by the name of its parent.
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def __post_init__(self) -> None:
         super().__post_init__()
