@@ -64,11 +64,7 @@ def evaluate_checkpoint(
     _check_inputs(given, model.core.config.grid.domain, scaling, tasks)
     result = evaluate(
         model,
-        Task(
-            scaling.apply(given.context),
-            scaling.apply(given.target),
-            None if given.pool is None else scaling.apply(given.pool),
-        ).to(target),
+        given.map(scaling.apply).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),

@@ -30,7 +30,7 @@ class Domain:
     upper: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        ends = tuple(zip(self.lower, self.upper, strict=True))
+        ends = self.ends
         if not ends or not all(-math.inf < low < high < math.inf for low, high in ends):
             raise ValueError(
                 "domain must be (lower, upper) with lower < upper, or such a pair for each of "
@@ -44,8 +44,12 @@ class Domain:
         return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
 
     def __str__(self) -> str:
-        pairs = zip(self.lower, self.upper, strict=True)
-        return " x ".join(str([float(f"{end:.12g}") for end in pair]) for pair in pairs)
+        return " x ".join(str([float(f"{end:.12g}") for end in pair]) for pair in self.ends)
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """(lower, upper) of each dimension."""
+        return tuple(zip(self.lower, self.upper, strict=True))
 
     @property
     def dim_x(self) -> int:
@@ -55,13 +59,12 @@ class Domain:
     @property
     def width(self) -> tuple[float, ...]:
         """The length of each side."""
-        return tuple(high - low for low, high in zip(self.lower, self.upper, strict=True))
+        return tuple(high - low for low, high in self.ends)
 
     @property
     def slack(self) -> tuple[float, ...]:
         """How far off the box an input may lie: one rounding of float32, in each dimension."""
-        ends = zip(self.lower, self.upper, strict=True)
-        return tuple(1e-6 * max(abs(low), abs(high), 1.0) for low, high in ends)
+        return tuple(1e-6 * max(abs(low), abs(high), 1.0) for low, high in self.ends)
 
     def contains(self, x: Tensor) -> Tensor:
         """Which inputs ``(..., dim_x)`` lie in the box, to the slack; NaN does not."""
@@ -146,10 +149,8 @@ class Grid:
 
     def points(self) -> Tensor:
         """The grid, centered on the domain, float64, ``(num_points, dim_x)``, last axis fastest."""
-        ends = zip(self.domain.lower, self.domain.upper, self.shape, strict=True)
-        axes = [
-            0.5 * (low + high)
-            + (torch.arange(count, dtype=torch.float64) - (count - 1) / 2) / self.points_per_unit
-            for low, high, count in ends
-        ]
+        axes = []
+        for (low, high), count in zip(self.domain.ends, self.shape, strict=True):
+            steps = torch.arange(count, dtype=torch.float64) - (count - 1) / 2
+            axes.append(0.5 * (low + high) + steps / self.points_per_unit)
         return torch.cartesian_prod(*axes).reshape(-1, self.domain.dim_x)

@@ -77,58 +77,31 @@ class TaskGenerator(Configuration, ABC):
         return y + self.noise * eps
 
     @abstractmethod
-    def sample_sets(
-        self,
-        batch_size: int,
-        *,
-        context_size: int | tuple[int, int],
-        num_targets: int,
-        num_sets: int,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> tuple[PointSet, tuple[PointSet, ...]]:
-        """Draw contexts, and for each several sets of targets on the same function.
-
-        Args:
-            batch_size: Number of tasks.
-            context_size: As in :meth:`sample_task`.
-            num_targets: Number of points of every set.
-            num_sets: Number of sets of each task, each with inputs of its own.
-            generator: Source of randomness; the sets are made on its device.
-            dtype: Floating type of the sets.
-        """
-
     def sample_task(
         self,
         batch_size: int,
         *,
         context_size: int | tuple[int, int] = (0, 30),
         num_targets: int = 50,
+        num_sets: int = 1,
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks, each with one function under its context and targets.
+        """Draw tasks, each with one function under all its points.
 
         Args:
             batch_size: Number of tasks.
             context_size: The number of context points, or an inclusive range that each task's
                 number is uniform on; contexts are padded to the upper end.
             num_targets: Number of targets of each task.
+            num_sets: Number of sets of so many targets, one after another in ``target``; each has
+                inputs of its own.
             generator: Source of randomness; the tasks are made on its device.
             dtype: Floating type of the tasks.
 
         Raises:
             ValueError: If a size is negative, or the range of context sizes is not one.
         """
-        context, (target,) = self.sample_sets(
-            batch_size,
-            context_size=context_size,
-            num_targets=num_targets,
-            num_sets=1,
-            generator=generator,
-            dtype=dtype,
-        )
-        return Task(context, target)
 
 
 @dataclass(frozen=True)
@@ -157,58 +130,32 @@ class Prior(TaskGenerator):
         *,
         context_size: int | tuple[int, int] = (0, 30),
         num_targets: int = 50,
+        num_sets: int = 1,
         pool_size: int = 0,
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks, each with one function under its context, targets and pool.
+        """Draw tasks; see the base class.
 
-        Args:
-            batch_size: Number of tasks.
-            context_size: As in the base class.
-            num_targets: Number of targets of each task.
-            pool_size: Number of further inputs at which to give the function free of noise.
-            generator: Source of randomness; the tasks are made on its device.
-            dtype: Floating type of the tasks. The functions are evaluated in float64 at the inputs
-                as rounded to this type, so that every point lies on its function.
+        The pool has ``pool_size`` further inputs, with the function free of noise. Functions are
+        evaluated in float64 at the inputs as rounded to ``dtype``: every point lies on its own.
 
         Raises:
             ValueError: If a size is negative, or the range of context sizes is not one.
         """
         low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
+        split = [high, num_sets * num_targets, pool_size]
         device = generator.device
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
         mask = torch.arange(high, device=device) < sizes
-        split = [high, num_targets, pool_size]
         x = self.sample_inputs((batch_size, sum(split)), generator=generator).to(dtype)
         clean = self.sample_outputs(x.double(), generator=generator)
         y = self.observe(clean, generator=generator).to(dtype)
         xc, xt, x_pool = x.split(split, dim=1)
         yc, yt, _ = y.split(split, dim=1)
-        y_pool = clean[:, high + num_targets :].to(dtype)
+        y_pool = clean.split(split, dim=1)[2].to(dtype)
         pool = PointSet(x_pool, y_pool) if pool_size else None
         return Task(PointSet(xc, yc, mask), PointSet(xt, yt), pool)
-
-    def sample_sets(
-        self,
-        batch_size: int,
-        *,
-        context_size: int | tuple[int, int],
-        num_targets: int,
-        num_sets: int,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> tuple[PointSet, tuple[PointSet, ...]]:
-        """See the base class."""
-        task = self.sample_task(
-            batch_size,
-            context_size=context_size,
-            num_targets=num_sets * num_targets,
-            generator=generator,
-            dtype=dtype,
-        )
-        parts = (part.split(num_targets, dim=1) for part in (task.xt, task.yt))
-        return task.context, tuple(PointSet(x, y) for x, y in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)

@@ -205,22 +205,19 @@ def sample_augmented_task(
         generator: Source of randomness; the tasks are made on its device.
         dtype: Floating type of the tasks.
     """
-    context, sets = task_generator.sample_sets(
+    num_sets = 1 if shared_inputs else schedule.num_levels + 1
+    task = task_generator.sample_task(
         batch_size,
         context_size=context_size,
         num_targets=num_targets,
-        num_sets=1 if shared_inputs else schedule.num_levels + 1,
+        num_sets=num_sets,
         generator=generator,
         dtype=dtype,
     )
     if shared_inputs:
-        (target,) = sets
-        xs = (target.x,) * (schedule.num_levels + 1)
-        ys = schedule.chain(target.y, generator=generator)
-    else:
-        xs = tuple(points.x for points in sets)
-        ys = tuple(
-            schedule.noise(points.y, f, generator=generator) if f else points.y
-            for f, points in enumerate(sets)
-        )
-    return AugmentedTask(context, tuple(PointSet(x, y) for x, y in zip(xs, ys, strict=True)))
+        chain = schedule.chain(task.yt, generator=generator)
+        return AugmentedTask(task.context, tuple(PointSet(task.xt, y) for y in chain))
+    xs, ys = (part.unflatten(1, (num_sets, num_targets)).unbind(1) for part in (task.xt, task.yt))
+    noised = (schedule.noise(y, f, generator=generator) for f, y in enumerate(ys) if f)
+    pairs = zip(xs, (ys[0], *noised), strict=True)
+    return AugmentedTask(task.context, tuple(PointSet(x, y) for x, y in pairs))

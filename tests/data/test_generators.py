@@ -80,6 +80,13 @@ class GeneratorContract:
         assert torch.equal(torch.cat([task.xc, task.xt, task.pool.x], dim=1), x)
         assert torch.equal(torch.cat([task.yc, task.yt, task.pool.y], dim=1), y)
 
+    def test_several_sets_of_targets_stand_one_after_another(self) -> None:
+        sizes: dict[str, Any] = {"context_size": 2, "pool_size": 3}
+        sets = self.make().sample_task(4, **sizes, num_targets=5, num_sets=3, generator=rng())
+        one = self.make().sample_task(4, **sizes, num_targets=15, generator=rng())
+        assert torch.equal(sets.xt, one.xt)
+        assert torch.equal(sets.yt, one.yt)
+
     def test_context_sizes_are_uniform_on_the_inclusive_range(self) -> None:
         sizes = self.make().sample_task(3100, num_targets=0, generator=rng()).context.sizes
         counts = torch.bincount(sizes, minlength=31)

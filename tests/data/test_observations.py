@@ -185,10 +185,12 @@ class TestTasks:
         number_at = {float(y): row for row in range(5) for y in table.y[row][table.mask[row]]}
         real = (part[table.mask].flatten().tolist() for part in (table.y, table.x))
         place_of = dict(zip(*real, strict=True))
-        given_sets, sets = Observations(table=table).sample_sets(
+        task = Observations(table=table).sample_task(
             4, context_size=context, num_targets=targets, num_sets=levels, generator=rng(seed)
         )
-        assert len(sets) == levels
+        given_sets = task.context
+        pairs = (p.unflatten(1, (levels, targets)).unbind(1) for p in (task.xt, task.yt))
+        sets = [PointSet(x, y) for x, y in zip(*pairs, strict=True)]
         assert ((given_sets.sizes >= context[0]) & (given_sets.sizes <= context[1])).all()
         for row in range(4):
             parts = [points[row].compact() for points in (given_sets, *sets)]
