@@ -69,6 +69,8 @@ class Recipe:
         model_config: Its architecture.
         task_generator: The prior over functions it is trained on.
         training: The run.
+        num_steps: Length of the run where it was chosen, ``None`` where it is the recipe's.
+        num_levels: Likewise F of a DANP, ``None`` where it is Table 2's.
     """
 
     name: str
@@ -76,6 +78,14 @@ class Recipe:
     model_config: ConvNPConfig | DANPConfig
     task_generator: TaskGenerator
     training: TrainingConfig
+    num_steps: int | None = None
+    num_levels: int | None = None
+
+    @property
+    def checkpoint_name(self) -> str:
+        """The model's name among the pretrained ones, as in ``danp-f2-sawtooth``."""
+        part = "" if self.num_levels is None else f"f{self.num_levels}-"
+        return f"{self.model}-{part}{self.task_generator.name}"
 
     def build_model(self) -> Model:
         """A model with fresh weights, the same ones every time."""
@@ -146,7 +156,8 @@ def recipe(
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
-        if num_levels is not None and num_levels != levels:
+        num_levels = None if num_levels == levels else num_levels
+        if num_levels is not None:
             variance = _FINAL_VARIANCE[dataset]
             beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
             levels = num_levels
@@ -163,4 +174,5 @@ def recipe(
         jitter_steps=steps // 4 if falls else training.jitter_steps,
         seed=seed,
     )
-    return Recipe(name, model, config, GENERATORS[dataset](), training)
+    num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
+    return Recipe(name, model, config, GENERATORS[dataset](), training, num_steps, num_levels)

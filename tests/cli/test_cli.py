@@ -540,7 +540,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
         )
 
     monkeypatch.setattr(recipes, "recipe", small)
-    monkeypatch.setattr(cli_train, "get_recipe", small)
     return here
 
 
