@@ -120,3 +120,10 @@ def _describe(kind: Any) -> str:
     if origin is tuple:
         return f"a list of {len(arguments)}: {', '.join(map(_describe, arguments))}"
     return _PLAIN.get(kind, str(kind))
+
+
+def check_positive(**sizes: int) -> None:
+    """Refuse numbers below 1 with a ``ValueError`` that names them."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be >= 1, got {value}.")

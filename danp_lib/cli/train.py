@@ -13,7 +13,7 @@ import torch
 from danp_lib._config import to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
-from danp_lib.models.convnp import count_parameters
+from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.card import Card, card_paths, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
@@ -21,7 +21,7 @@ from danp_lib.storage.origin import commit, hardware
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
 from danp_lib.training.recipes import recipe as get_recipe
-from danp_lib.training.resume import Model, Record
+from danp_lib.training.resume import Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -128,7 +128,7 @@ def _check_limits(max_minutes: float | None, threads: int | None) -> None:
 
 def _save(
     path: Path,
-    model: Model,
+    model: NeuralProcess,
     recipe: Recipe,
     history: list[Record],
     *,

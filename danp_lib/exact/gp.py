@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class GaussianProcessOracle:
     Raises:
         ValueError: If an attribute is not positive.
     """
+
+    num_levels: ClassVar[int] = 0
 
     length_scale: float = 0.25
     variance_floor: float = VARIANCE_FLOOR

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class WaveOracle(ABC):
     Raises:
         ValueError: If an attribute is out of its range.
     """
+
+    num_levels: ClassVar[int] = 0
 
     frequency: tuple[float, float]
     variance_floor: float = VARIANCE_FLOOR

@@ -8,14 +8,14 @@ import torch
 
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
+from danp_lib.models.danp import DANPConfig
+from danp_lib.models.registry import MODELS as MODELS
+from danp_lib.models.registry import config_class
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.resume import Model, TrainingConfig
+from danp_lib.training.resume import TrainingConfig
 
 RECIPES = ("paper", "fast")
-MODELS = ("danp", "convcnp", "convgnp", "ar-convcnp")
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
@@ -45,34 +45,31 @@ class Recipe:
     task_generator: TaskGenerator
     training: TrainingConfig
 
-    def build_model(self) -> Model:
+    def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""
         return build_model(self.model, self.model_config, seed=self.training.seed)
 
 
-def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> Model:
+def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model with fresh weights.
 
     Args:
-        name: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        config: The architecture, a :class:`DANPConfig` for a DANP.
+        name: One of :data:`~danp_lib.models.registry.MODELS`.
+        config: Its configuration, a :class:`DANPConfig` for a DANP.
         seed: Of the weights.
 
     Raises:
         ValueError: If there is no such model, or the configuration is another's.
     """
-    classes = {"danp": DANP, "convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}
-    if name not in classes:
-        raise ValueError(f"model must be one of {', '.join(classes)}, got {name!r}.")
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
+    if not isinstance(config, config_class(name)):
+        raise ValueError(f"a {name} does not take a {type(config).__name__}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if name == "danp" and isinstance(config, DANPConfig):
-            return DANP(config)
-        if name != "danp" and isinstance(config, ConvNPConfig):
-            return {"convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}[name](config)
-    raise ValueError(f"a {name} does not take a {type(config).__name__}.")
+        return MODELS[name](config)
 
 
 def recipe(
@@ -102,7 +99,7 @@ def recipe(
     """
     for what, value, known in (
         ("recipe", name, RECIPES),
-        ("model", model, MODELS),
+        ("model", model, tuple(MODELS)),
         ("dataset", dataset, tuple(GENERATORS)),
     ):
         if value not in known:

@@ -19,13 +19,11 @@ from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.optim import Optimizer
 
-Model = ConvNP | DANP
 Record = dict[str, Any]
 """``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
 since the last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
@@ -125,7 +123,7 @@ class TrainingConfig:
         if self.gradient_clip is not None and not self.gradient_clip > 0.0:
             raise ValueError(f"gradient_clip must be positive or None, got {self.gradient_clip}.")
 
-    def build_optimizer(self, model: Model) -> Optimizer:
+    def build_optimizer(self, model: NeuralProcess) -> Optimizer:
         """The optimizer of the run, at its first step."""
         return Optimizer(
             model,
@@ -151,7 +149,7 @@ class RunState:
         minutes: Time spent, over all parts of the run.
     """
 
-    model: Model
+    model: NeuralProcess
     optimizer: Optimizer
     generator: torch.Generator
     task_generator: TaskGenerator

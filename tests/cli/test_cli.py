@@ -32,8 +32,8 @@ from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_csv
 from danp_lib.evaluation.score import evaluate
 from danp_lib.evaluation.table import table
-from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage import pretrained
 from danp_lib.storage.card import read_card, render_card
