@@ -122,8 +122,8 @@ def _describe(kind: Any) -> str:
     return _PLAIN.get(kind, str(kind))
 
 
-def check_positive(**sizes: int) -> None:
-    """Refuse numbers below 1 with a ``ValueError`` that names them."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}.")
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse numbers below a bound with a ``ValueError`` that names them."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_positive
+from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.models.convnp import NeuralProcess
@@ -66,7 +66,7 @@ def ar_log_prob(
             take the tasks.
     """
     task.check()
-    check_positive(num_samples=num_samples, chunk_size=chunk_size)
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     values = torch.zeros(task.batch_size, dtype=torch.float64, device=task.xt.device)
     # Two streams, so that one seed means the same orders for every model.
     for_orders, for_samples = spawn(generator, 2)
@@ -112,7 +112,7 @@ def ar_sample(
     Raises:
         ValueError: If a number is below 1 or the model cannot take the context or the inputs.
     """
-    check_positive(num_samples=num_samples, chunk_size=chunk_size)
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     model.core.check([("context", context)], xt)
     batch = max(context.batch_size, len(xt))
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_positive
+from danp_lib._config import check_at_least
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import Oracle
@@ -133,20 +133,11 @@ def log_weights(
     With the same seed, fewer samples are the first ones of more, an even number of them for
     ``"both"``: one run gives the estimates of all smaller S.
 
-    Args:
-        model: The model.
-        task: One task.
-        estimator: ``"model"``, ``"noising"`` or ``"both"``.
-        num_samples: The number of samples S.
-        auxiliary_inputs: As in :func:`log_likelihood`.
-        generator: Source of randomness.
-        chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
+    The arguments and errors are those of :func:`log_likelihood`, with a batch of one task.
 
     Returns:
         ``(samples,)``; one term where the model has no levels, since nothing is sampled.
 
-    Raises:
-        ValueError: As :func:`log_likelihood`, or if there is more than one task.
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
@@ -253,7 +244,7 @@ def _check(
         raise ValueError(
             f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
         )
-    check_positive(num_samples=num_samples, chunk_size=chunk_size)
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danp_lib._config import check_at_least
 from danp_lib.data.domain import Grid
 from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
@@ -79,18 +80,15 @@ class ConvNPConfig:
     def __post_init__(self) -> None:
         if self.unet not in UNETS:
             raise ValueError(f"unet must be one of {', '.join(UNETS)}, got {self.unet!r}.")
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, got {self.kernel_size}.")
-        for name, least in (
-            ("channels", 1),
-            ("num_layers", 1),
-            ("kernel_size", 1),
-            ("rank", 0),
-            ("head_layers", 0),
-            ("head_channels", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}.")
+        if self.kernel_size < 1 or self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd and >= 1, got {self.kernel_size}.")
+        check_at_least(
+            1,
+            channels=self.channels,
+            num_layers=self.num_layers,
+            head_channels=self.head_channels,
+        )
+        check_at_least(0, rank=self.rank, head_layers=self.head_layers)
         if self.variance_gain <= 0.0 or self.factor_divisor <= 0.0:
             raise ValueError(
                 "variance_gain and factor_divisor must be positive, got "

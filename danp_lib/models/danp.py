@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_positive
+from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.noising import NoiseSchedule, mask_levels
 from danp_lib.data.points import PointSet
@@ -43,7 +43,7 @@ class DANPConfig:
 
     def __post_init__(self) -> None:
         NoiseSchedule(self.beta, self.num_levels)
-        check_positive(num_auxiliary=self.num_auxiliary)
+        check_at_least(1, num_auxiliary=self.num_auxiliary)
 
     @property
     def schedule(self) -> NoiseSchedule:
@@ -228,7 +228,7 @@ class DANP(NeuralProcess):
             ValueError: If the context or the inputs are more than one set, a number is below 1, or
                 the model cannot take the context or the inputs.
         """
-        check_positive(num_samples=num_samples, chunk_size=chunk_size)
+        check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         self.core.check([("context", context)], inputs)
@@ -252,18 +252,10 @@ class DANP(NeuralProcess):
     ) -> Mixture:
         """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
 
-        Args:
-            context: Context sets.
-            xt: Target inputs, ``(batch, targets, 1)``.
-            num_samples: S, the number of components.
-            auxiliary_inputs: ``"uniform"``, which keeps predictions at different targets
-                consistent with each other, or ``"target"``.
-            generator: Source of randomness; needed unless F is 0.
-            chunk_size: Number of samples computed at a time; it bounds the memory of the
-                network only, since the mixture keeps ``num_samples * targets * rank`` numbers.
-
-        Raises:
-            ValueError: If an argument has a wrong shape, dtype or value.
+        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
+        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Uniform
+        auxiliary inputs keep predictions at different targets consistent with each other;
+        ``"target"`` puts them at the targets. A generator is needed unless F is 0.
         """
         self.core.check([("context", context)], xt)
         if auxiliary_inputs not in ("uniform", "target"):
@@ -308,14 +300,12 @@ class DANP(NeuralProcess):
         generator: torch.Generator | None,
         chunk_size: int,
     ) -> Iterator[tuple[slice, AuxiliarySamples]]:
-        """Ancestral samples in chunks: of several tasks, or some of the samples of one task.
+        """Ancestral samples, chunk by chunk, with the tasks of the chunk.
 
-        Every task has random streams of its own, so that chunks and batches change no sample.
-
-        Yields:
-            The tasks of a chunk, and their samples.
+        A chunk holds all samples of some tasks, or some samples of one. Every task has random
+        streams of its own, so that neither the chunks nor the batch change a sample.
         """
-        check_positive(num_samples=num_samples, chunk_size=chunk_size)
+        check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if self.num_levels == 0:  # nothing is drawn
             num_samples, generator = 1, torch.Generator(context.x.device)
         if generator is None:
@@ -327,18 +317,15 @@ class DANP(NeuralProcess):
             encoded = self.encode(context[tasks])
             for count in chunks(num_samples, chunk_size):
                 if inputs is None:
+                    dtype = context.x.dtype
                     drawn = [
-                        self.draw_inputs(count, generator=for_inputs, dtype=context.x.dtype)
-                        for for_inputs, _ in streams[tasks]
+                        self.draw_inputs(count, generator=g, dtype=dtype) for g, _ in streams[tasks]
                     ]
                     x = torch.cat(drawn, dim=1)
                 else:
                     shared = inputs[tasks].repeat_interleave(count, dim=0)
                     x = shared.expand(self.num_levels, -1, -1, -1)
-                noise = [
-                    self.draw_noise(count, x.shape[2], generator=for_noise)
-                    for _, for_noise in streams[tasks]
-                ]
+                noise = [self.draw_noise(count, x.shape[2], generator=g) for _, g in streams[tasks]]
                 yield tasks, self.denoise(encoded, x, ancestral(torch.cat(noise, dim=1)))
 
 
@@ -359,16 +346,11 @@ def chunks(total: int, size: int) -> Iterator[int]:
 
 def _mixture(samples: Iterable[tuple[slice, AuxiliarySamples]], xt: Tensor) -> Mixture:
     """The mixture of each task over its samples, at the targets ``(tasks, targets, 1)``."""
-    parts: dict[int, list[LowRankNormal]] = {}
-    for tasks, some in samples:
-        gaussian, count = some.at(xt[tasks]), len(xt[tasks])
-        rows = (gaussian.loc, gaussian.cov_factor, gaussian.cov_diag)
-        block = LowRankNormal(*(part.unflatten(0, (count, -1)) for part in rows))
-        parts.setdefault(tasks.start, []).append(block)
+    blocks = [some.at(xt[tasks]) for tasks, some in samples]
     components = LowRankNormal(
         *(
-            torch.cat([torch.cat([getattr(p, key) for p in row], dim=1) for row in parts.values()])
-            for key in ("loc", "cov_factor", "cov_diag")
+            torch.cat([getattr(block, name) for block in blocks]).unflatten(0, (len(xt), -1))
+            for name in ("loc", "cov_factor", "cov_diag")
         )
     )
     return Mixture(components.loc.new_zeros(components.batch_shape), components)
