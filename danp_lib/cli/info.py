@@ -11,7 +11,6 @@ from torch import Tensor
 from danp_lib._config import to_dict
 from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import count_parameters
-from danp_lib.models.danp import DANP
 from danp_lib.storage.card import card_paths, read_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
@@ -43,8 +42,7 @@ def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
 
 def data_domain(model: Any, scaling: Scaling) -> tuple[float, float]:
     """The interval of inputs, in the units of the data, that a model takes."""
-    config = model.config.base if isinstance(model, DANP) else model.config
-    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
+    low, high = (scaling.x_offset + scaling.x_unit * end for end in model.domain)
     return low, high
 
 

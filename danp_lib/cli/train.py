@@ -14,13 +14,13 @@ import torch
 from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
-from danp_lib.models.convnp import count_parameters
+from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.storage.card import Card, card_paths, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
-from danp_lib.training.resume import LOG, STATE, Model, Record
+from danp_lib.training.resume import LOG, STATE, Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -119,7 +119,7 @@ def run_recipe(
 def _save(
     path: Path,
     recipe: Recipe,
-    model: Model,
+    model: NeuralProcess,
     history: list[Record],
     *,
     made_at: str | None,

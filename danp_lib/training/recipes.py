@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
+from danp_lib.models.danp import DANPConfig
+from danp_lib.models.registry import MODELS as MODELS
+from danp_lib.models.registry import config_class
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.resume import Model, TrainingConfig
-
-MODELS: dict[str, Any] = {
-    "danp": DANP,
-    "convcnp": ConvCNP,
-    "convgnp": ConvGNP,
-    "ar-convcnp": ARConvCNP,
-}
-"""The models that there are recipes for, by name."""
+from danp_lib.training.resume import TrainingConfig
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
@@ -87,17 +79,17 @@ class Recipe:
         part = "" if self.num_levels is None else f"f{self.num_levels}-"
         return f"{self.model}-{part}{self.task_generator.name}"
 
-    def build_model(self) -> Model:
+    def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""
         return build_model(self.model, self.model_config, seed=self.training.seed)
 
 
-def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> Model:
+def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model with fresh weights.
 
     Args:
-        name: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        config: The architecture, a :class:`DANPConfig` for a DANP.
+        name: One of :data:`~danp_lib.models.registry.MODELS`.
+        config: Its configuration, a :class:`DANPConfig` for a DANP.
         seed: Of the weights.
 
     Raises:
@@ -105,7 +97,7 @@ def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> M
     """
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
-    expected = DANPConfig if name == "danp" else ConvNPConfig
+    expected = config_class(name)
     if not isinstance(config, expected):
         raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
@@ -142,7 +134,7 @@ def recipe(
     """
     for what, value, known in (
         ("recipe", name, RECIPES),
-        ("model", model, MODELS),
+        ("model", model, tuple(MODELS)),
         ("dataset", dataset, tuple(GENERATORS)),
     ):
         if value not in known:
