@@ -184,3 +184,10 @@ def _describe(kind: Any) -> str:
     else:
         words = _PLAIN.get(base, "an object")
     return " ".join([words, *(limit.text for limit in limits), *["or null"] * nullable])
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse numbers below a bound with a ``ValueError`` that names them."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}.")

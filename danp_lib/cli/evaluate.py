@@ -61,7 +61,7 @@ def evaluate_checkpoint(
     model = load_model(checkpoint, device=device)
     scaling = load_scaling(checkpoint_path(checkpoint))
     given = read_tasks(tasks)
-    _check_inputs(given, model.core.config.grid.domain, scaling, tasks)
+    _check_inputs(given, model.domain, scaling, tasks)
     result = evaluate(
         model,
         given.map(scaling.apply).to(target),

@@ -20,8 +20,7 @@ from danp_lib.data.domain import Domain
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import read_columns, read_numbers, refuse
-from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.models.danp import DANP
+from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.storage.checkpoint import load_scaling, read_header
 
 AT_ONCE = 1000
@@ -120,7 +119,7 @@ def predict(
     source = checkpoint_path(checkpoint)
     check_output(out, source, context, at)
     model, scaling = load_model(checkpoint), load_scaling(source)
-    domain = model.core.config.grid.domain
+    domain = model.domain
     known, values = read_points(context, (x, y), domain=domain, scaling=scaling)
     (inputs,) = read_points(at, (x,), domain=domain, scaling=scaling)
     if not len(inputs):
@@ -130,21 +129,21 @@ def predict(
     for note in _notes(given, int((~real).sum()), read_header(source).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
     xt = scaling.inputs(inputs.reshape(1, -1, 1))
-    # Joint samples need all inputs together. Marginals do not: equal seeds give equal walks.
-    parts = xt.split(xt.shape[1] if samples else AT_ONCE, dim=1)
-    tables = [
-        _columns(
-            model,
-            given,
-            part,
-            scaling,
-            num_samples=num_samples,
-            quantiles=quantiles,
-            samples=samples,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        for part in parts
-    ]
+    generator = torch.Generator().manual_seed(seed)
+    predictive = model.condition_on(given, num_samples=num_samples, generator=generator)
+    # Joint samples need all inputs together; marginals do not.
+    tables = []
+    for part in xt.split(xt.shape[1] if samples else AT_ONCE, dim=1):
+        scaled = scaling.predictive(predictive(part))
+        table = {"mean": scaled.mean, "sd": scaled.stddev}
+        table |= {f"q{level!r}": scaled.quantile(level) for level in quantiles}
+        if samples and model.autoregressive:
+            own = ar_sample(model, given, part, num_samples=samples, generator=generator).values
+            drawn = scaling.y_offset + scaling.y_unit * own.double()
+        else:
+            drawn = scaled.sample((samples,), generator=generator)
+        table |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
+        tables.append({name: values.flatten().tolist() for name, values in table.items()})
     columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
     _write(out, {x: inputs.tolist(), **columns})
     return len(inputs)
@@ -168,35 +167,6 @@ def _write(out: Path, columns: Mapping[str, Sequence[float]]) -> None:
     writer.writerow(columns)
     writer.writerows([repr(value) for value in row] for row in zip(*columns.values(), strict=True))
     write_atomically(out, text.getvalue())
-
-
-def _columns(
-    model: Any,
-    given: PointSet,
-    xt: Tensor,
-    scaling: Scaling,
-    *,
-    num_samples: int,
-    quantiles: Sequence[float],
-    samples: int,
-    generator: torch.Generator,
-) -> dict[str, list[float]]:
-    """The columns of the result but for the inputs, in the data's units."""
-    if isinstance(model, DANP):
-        scaled: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
-    else:
-        scaled = model.predict(given, xt)
-    predictive = scaling.predictive(scaled)
-    columns: dict[str, Tensor] = {"mean": predictive.mean, "sd": predictive.stddev}
-    columns |= {f"q{level!r}": predictive.quantile(level) for level in quantiles}
-    if samples:
-        if isinstance(model, ARConvCNP):
-            own = ar_sample(model, given, xt, num_samples=samples, generator=generator).values
-            drawn = scaling.y_offset + scaling.y_unit * own.double()
-        else:
-            drawn = predictive.sample((samples,), generator=generator)
-        columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
-    return {name: values.flatten().tolist() for name, values in columns.items()}
 
 
 def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list[str]:

@@ -14,14 +14,13 @@ import torch
 from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
-from danp_lib.models.convnp import count_parameters
+from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.storage.card import Card, card_paths, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
-from danp_lib.training.recipes import recipe as get_recipe
-from danp_lib.training.resume import LOG, STATE, Model, Record
+from danp_lib.training.resume import LOG, STATE, Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -89,7 +88,7 @@ def run_recipe(
     """
     checked(PositiveFloat | None, max_minutes, "max-minutes")
     checked(PositiveInt | None, threads, "threads")
-    path, folder = output_paths(out, checkpoint_name(recipe))
+    path, folder = output_paths(out, recipe.checkpoint_name)
     target = checked_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -120,7 +119,7 @@ def run_recipe(
 def _save(
     path: Path,
     recipe: Recipe,
-    model: Model,
+    model: NeuralProcess,
     history: list[Record],
     *,
     made_at: str | None,
@@ -158,13 +157,6 @@ def _save(
     return card
 
 
-def checkpoint_name(recipe: Recipe) -> str:
-    """The name that a recipe's model has among the pretrained ones, as in ``danp-f2-sawtooth``."""
-    levels = _own_options(recipe)["levels"]
-    part = "" if levels is None else f"f{levels}-"
-    return f"{recipe.model}-{part}{recipe.task_generator.name}"
-
-
 def command_line(
     recipe: Recipe, path: Path, *, max_minutes: float | None, threads: int | None, device: str
 ) -> str:
@@ -174,7 +166,8 @@ def command_line(
         "dataset": recipe.task_generator.name,
         "recipe": recipe.name,
         "seed": recipe.training.seed,
-        **_own_options(recipe),
+        "levels": recipe.num_levels,
+        "steps": recipe.num_steps,
         "max-minutes": None if max_minutes is None else f"{max_minutes:g}",
         "threads": threads,
         "device": None if device == "cpu" else device,
@@ -182,17 +175,6 @@ def command_line(
     }
     given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
     return shlex.join(["danp", "train", *itertools.chain(*given)])
-
-
-def _own_options(recipe: Recipe) -> dict[str, int | None]:
-    """F and the number of steps; ``None`` where they are the recipe's."""
-    default = get_recipe(recipe.name, model=recipe.model, dataset=recipe.task_generator.name)
-    levels, usual = (getattr(r.model_config, "num_levels", None) for r in (recipe, default))
-    steps = recipe.training.num_steps
-    return {
-        "levels": None if levels == usual else levels,
-        "steps": None if steps == default.training.num_steps else steps,
-    }
 
 
 def checked_device(name: str) -> torch.device:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.origin import (
     Provenance,
@@ -26,8 +25,7 @@ from danp_lib.evaluation.origin import (
 )
 from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
 from danp_lib.exact.oracles import Oracle
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class MarginalsResult(Provenance):
 
 
 def score_marginals(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     num_samples: int = 256,
@@ -154,12 +152,11 @@ def score_marginals(
         )
         for row in tqdm(range(task.batch_size), desc="tasks", disable=not progress)
     ]
-    sampled = isinstance(model, DANP) and model.num_levels > 0
-    return Marginals.summarize(records, num_samples=num_samples if sampled else 1)
+    return Marginals.summarize(records, num_samples=num_samples if model.num_levels else 1)
 
 
 def score_task(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     num_samples: int,
@@ -175,16 +172,10 @@ def score_task(
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     task.check()
     start = time.perf_counter()
-    if isinstance(model, DANP):
-        predictive: LowRankNormal | Mixture = model.predict(
-            task.context,
-            task.xt,
-            num_samples=num_samples,
-            generator=generator,
-            chunk_size=chunk_size,
-        )
-    else:
-        predictive = model.predict(task.context, task.xt)
+    options: dict[str, Any] = {}
+    if model.num_levels:
+        options = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
+    predictive = model.predict(task.context, task.xt, **options)
     y = task.yt.double()
     half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
     return MarginalRecord(

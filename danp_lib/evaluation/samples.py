@@ -29,7 +29,6 @@ from danp_lib.evaluation.origin import (
     write_result,
 )
 from danp_lib.evaluation.score import CHUNK_SIZE
-from danp_lib.models.danp import DANP
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def run_samples(
     """
     compiled = compiled and (max_samples is None or max_samples >= CHUNK_SIZE)
     subject = load_subject(name, seed=seed, device=device, compiled=compiled)
-    if not isinstance(subject.model, DANP):
+    if subject.model.num_levels == 0:
         raise ValueError(f"name must be that of a DANP, which draws samples, got {name!r}.")
     partial = Path(folder) / partial_name(name)
     origin, curves = _take_up(partial, subject)

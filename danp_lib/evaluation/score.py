@@ -21,10 +21,8 @@ from danp_lib._config import to_dict
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
 from danp_lib.exact.oracles import Oracle
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 
 CHUNK_SIZE = 256
 """Number of samples computed at a time, where nothing else is asked for."""
@@ -122,7 +120,7 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
 
 
 def evaluate(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     estimator: Estimator = "both",
@@ -171,7 +169,7 @@ def evaluate(
 
 
 def evaluate_task(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     estimator: Estimator,
@@ -191,29 +189,17 @@ def evaluate_task(
     task.check()
     _check_targets(task)
     start = time.perf_counter()
-    sampled = isinstance(model, DANP) and model.num_levels > 0
-    used, size, passes = "exact", None if sampled else 1.0, 0
-    if not isinstance(model, (ConvNP, DANP)):
-        values = model.log_prob(task.context, task.target)
-    elif isinstance(model, ARConvCNP) or estimator == "autoregressive":
-        rollout = ar_log_prob(
-            model, task, generator=generator, num_samples=num_samples, chunk_size=chunk_size
-        )
-        values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
-    else:
-        result = log_likelihood(
-            model,
-            task,
-            estimator=estimator,
-            num_samples=num_samples,
-            generator=generator,
-            chunk_size=chunk_size,
-        )
-        values, passes = result.values, result.forward_passes
-        if sampled:
-            used, size = estimator, float(result.effective_sample_size)
+    result = log_likelihood(
+        model,
+        task,
+        estimator=estimator,
+        num_samples=num_samples,
+        generator=generator,
+        chunk_size=chunk_size,
+    )
     context_size = int(task.context.sizes)
-    value = float(values) / task.target.num_points
+    value = float(result.values) / task.target.num_points
+    size = float(result.effective_sample_size)
     if not math.isfinite(value):
         raise ValueError(
             f"the model's log-likelihood must be finite, got {value} for a task with "
@@ -222,10 +208,10 @@ def evaluate_task(
     return TaskRecord(
         context_size=context_size,
         log_likelihood=value,
-        estimator=used,
-        num_samples=num_samples if sampled else 1,
-        effective_sample_size=size,
-        forward_passes=passes,
+        estimator=result.estimator,
+        num_samples=result.num_samples,
+        effective_sample_size=None if math.isnan(size) else size,
+        forward_passes=result.forward_passes,
         seconds=time.perf_counter() - start,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -52,6 +52,8 @@ class GaussianProcessOracle(Configuration):
     Raises:
         ValueError: If an attribute is not positive.
     """
+
+    num_levels: ClassVar[int] = 0
 
     length_scale: PositiveFloat = 0.25
     variance_floor: PositiveFloat = VARIANCE_FLOOR

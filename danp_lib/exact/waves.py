@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class WaveOracle(Configuration, ABC):
     Raises:
         ValueError: If an attribute is out of its range.
     """
+
+    num_levels: ClassVar[int] = 0
 
     frequency: Frequency
     variance_floor: PositiveFloat = VARIANCE_FLOOR

@@ -19,8 +19,7 @@ from tqdm import tqdm
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 from danp_lib.training.cuda_graph import GraphedStep
 from danp_lib.training.objective import (
     batch_log_likelihood,
@@ -32,7 +31,6 @@ from danp_lib.training.objective import (
 )
 from danp_lib.training.optim import jitter_at, schedule_factor
 from danp_lib.training.resume import (
-    Model,
     Record,
     RunState,
     TrainingConfig,
@@ -58,7 +56,7 @@ class Update(NamedTuple):
 
 
 def train(
-    model: Model,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: TrainingConfig,
     *,
@@ -107,7 +105,7 @@ def train(
     validation = draw_validation_batches(
         model, task_generator, config.batch, num_batches=count, generator=for_validation
     )
-    meter = Meter(0 if isinstance(model, ConvNP) else model.num_levels)
+    meter = Meter(model.num_levels)
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
@@ -142,16 +140,12 @@ def _record(state: RunState, meter: Meter, validation: list[list[MaskedTask]] | 
     return record
 
 
-def _check_fit(model: Model, task_generator: TaskGenerator, config: TrainingConfig) -> None:
+def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
     """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
     theirs = task_generator.box
     corners = torch.tensor([theirs.lower, theirs.upper], dtype=torch.float64)
-    model.core.config.grid.domain.check(f"the domain of task_generator, {theirs},", corners)
-    if (
-        isinstance(model, DANP)
-        and model.num_levels > 0
-        and model.config.num_auxiliary != config.batch.num_targets
-    ):
+    model.domain.check(f"the domain of task_generator, {theirs},", corners)
+    if model.num_levels > 0 and model.config.num_auxiliary != config.batch.num_targets:
         raise ValueError(
             "num_auxiliary of the model must be num_targets of the batches, the points of every "
             f"level it is trained on, got {model.config.num_auxiliary} and "

@@ -12,8 +12,7 @@ from danp_lib._config import ORDERED, Configuration, Limit, NonNegativeInt, Posi
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 
 Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 
@@ -53,7 +52,7 @@ def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Genera
 
 
 def draw_batch(
-    model: ConvNP | DANP,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: BatchConfig,
     *,
@@ -69,7 +68,7 @@ def draw_batch(
         levels: Each task's level, ``(batch,)``; drawn where left out.
         generator: Source of randomness.
     """
-    if isinstance(model, ConvNP):
+    if model.num_levels == 0:
         task = task_generator.sample_task(
             config.batch_size,
             context_size=config.context_size,
@@ -79,7 +78,7 @@ def draw_batch(
         return MaskedTask(task.context, (), task.target, 0)
     augmented = sample_augmented_task(
         task_generator,
-        model.schedule,
+        model.config.schedule,
         config.batch_size,
         context_size=config.context_size,
         num_targets=config.num_targets,
@@ -91,7 +90,7 @@ def draw_batch(
 
 
 def batch_log_likelihood(
-    model: ConvNP | DANP, batch: MaskedTask, *, jitter: Tensor | float = 0.0
+    model: NeuralProcess, batch: MaskedTask, *, jitter: Tensor | float = 0.0
 ) -> Tensor:
     r"""Log-likelihood per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`.
 
@@ -103,7 +102,7 @@ def batch_log_likelihood(
     Returns:
         Nats per target, ``(batch,)``.
     """
-    predictive = _predict(model, batch)
+    predictive = model.level_predictive(batch)
     jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
@@ -125,13 +124,7 @@ def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> 
     return -log_likelihood.mean()
 
 
-def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
-    if isinstance(model, ConvNP):
-        return model.forward_unchecked(batch.context, batch.target.x)
-    return model.forward_unchecked(batch.context, batch.auxiliary, batch.target.x, batch.level)
-
-
-def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> str:
+def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> str:
     """Why the loss of a batch, or its gradient, is not finite, in words."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -143,7 +136,7 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> s
         except ValueError as error:
             return f"the task generator made bad data: {error}"
     with torch.no_grad():
-        predictive = _predict(model, batch)
+        predictive = model.level_predictive(batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs are so large that the predictive is not finite"
     bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
@@ -154,7 +147,7 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> s
     return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
 
 
-def validation_log_likelihood(model: ConvNP | DANP, batches: list[list[MaskedTask]]) -> list[float]:
+def validation_log_likelihood(model: NeuralProcess, batches: list[list[MaskedTask]]) -> list[float]:
     """Mean log-likelihood per target of each level, given the true noised levels above it.
 
     Args:
@@ -172,7 +165,7 @@ def validation_log_likelihood(model: ConvNP | DANP, batches: list[list[MaskedTas
 
 
 def draw_validation_batches(
-    model: ConvNP | DANP,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: BatchConfig,
     *,
@@ -180,12 +173,11 @@ def draw_validation_batches(
     generator: torch.Generator,
 ) -> list[list[MaskedTask]]:
     """Fixed batches to validate on, ``num_batches`` for each level."""
-    num_levels = 0 if isinstance(model, ConvNP) else model.num_levels
     everyone = torch.ones(config.batch_size, dtype=torch.long, device=generator.device)
     return [
         [
             draw_batch(model, task_generator, config, levels=level * everyone, generator=generator)
             for _ in range(num_batches)
         ]
-        for level in range(num_levels + 1)
+        for level in range(model.num_levels + 1)
     ]

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
+from danp_lib.models.danp import DANPConfig
+from danp_lib.models.registry import MODELS as MODELS
+from danp_lib.models.registry import config_class
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.resume import Model, TrainingConfig
-
-MODELS: dict[str, Any] = {
-    "danp": DANP,
-    "convcnp": ConvCNP,
-    "convgnp": ConvGNP,
-    "ar-convcnp": ARConvCNP,
-}
-"""The models that there are recipes for, by name."""
+from danp_lib.training.resume import TrainingConfig
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
@@ -69,6 +61,8 @@ class Recipe:
         model_config: Its architecture.
         task_generator: The prior over functions it is trained on.
         training: The run.
+        num_steps: Length of the run where it was chosen, ``None`` where it is the recipe's.
+        num_levels: Likewise F of a DANP, ``None`` where it is Table 2's.
     """
 
     name: str
@@ -76,18 +70,26 @@ class Recipe:
     model_config: ConvNPConfig | DANPConfig
     task_generator: TaskGenerator
     training: TrainingConfig
+    num_steps: int | None = None
+    num_levels: int | None = None
 
-    def build_model(self) -> Model:
+    @property
+    def checkpoint_name(self) -> str:
+        """The model's name among the pretrained ones, as in ``danp-f2-sawtooth``."""
+        part = "" if self.num_levels is None else f"f{self.num_levels}-"
+        return f"{self.model}-{part}{self.task_generator.name}"
+
+    def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""
         return build_model(self.model, self.model_config, seed=self.training.seed)
 
 
-def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> Model:
+def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model with fresh weights.
 
     Args:
-        name: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        config: The architecture, a :class:`DANPConfig` for a DANP.
+        name: One of :data:`~danp_lib.models.registry.MODELS`.
+        config: Its configuration, a :class:`DANPConfig` for a DANP.
         seed: Of the weights.
 
     Raises:
@@ -95,7 +97,7 @@ def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> M
     """
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
-    expected = DANPConfig if name == "danp" else ConvNPConfig
+    expected = config_class(name)
     if not isinstance(config, expected):
         raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
@@ -132,7 +134,7 @@ def recipe(
     """
     for what, value, known in (
         ("recipe", name, RECIPES),
-        ("model", model, MODELS),
+        ("model", model, tuple(MODELS)),
         ("dataset", dataset, tuple(GENERATORS)),
     ):
         if value not in known:
@@ -146,7 +148,8 @@ def recipe(
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
-        if num_levels is not None and num_levels != levels:
+        num_levels = None if num_levels == levels else num_levels
+        if num_levels is not None:
             variance = _FINAL_VARIANCE[dataset]
             beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
             levels = num_levels
@@ -163,4 +166,5 @@ def recipe(
         jitter_steps=steps // 4 if falls else training.jitter_steps,
         seed=seed,
     )
-    return Recipe(name, model, config, GENERATORS[dataset](), training)
+    num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
+    return Recipe(name, model, config, GENERATORS[dataset](), training, num_steps, num_levels)

@@ -25,13 +25,11 @@ from danp_lib._config import (
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.optim import JitterSchedule, Optimizer, OptimizerKind, Schedule
 
-Model = ConvNP | DANP
 Record = dict[str, Any]
 """``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
 since the last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
@@ -113,7 +111,7 @@ class TrainingConfig(Configuration):
         renamed = {names.get(key, key): value for key, value in values.items()}
         return from_dict(cls, renamed, name="training")
 
-    def build_optimizer(self, model: Model) -> Optimizer:
+    def build_optimizer(self, model: NeuralProcess) -> Optimizer:
         """The optimizer of the run, at its first step."""
         return Optimizer(
             model,
@@ -139,7 +137,7 @@ class RunState:
         minutes: Time spent, over all parts of the run.
     """
 
-    model: Model
+    model: NeuralProcess
     optimizer: Optimizer
     generator: torch.Generator
     task_generator: TaskGenerator

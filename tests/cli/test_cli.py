@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from typer.testing import CliRunner
 
 from danp_lib._config import to_dict
@@ -32,8 +33,15 @@ from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_csv
 from danp_lib.evaluation.score import evaluate
 from danp_lib.evaluation.table import table
-from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.models.convnp import (
+    ARConvCNP,
+    ConvCNP,
+    ConvGNP,
+    ConvNPConfig,
+    ConvNPCore,
+    count_parameters,
+)
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage import pretrained
 from danp_lib.storage.card import read_card, render_card
@@ -447,10 +455,22 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
 ) -> None:
     write(here / "a.csv", CONTEXT)
     write(here / "b.csv", AT)
+    passes: list[int] = []
+    forward = ConvNPCore.features
+
+    def counted(core: ConvNPCore, encoding: Tensor) -> Tensor:
+        passes.append(len(encoding))
+        return forward(core, encoding)
+
+    monkeypatch.setattr(ConvNPCore, "features", counted)
     for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
+        passes.clear()
         monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
         files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
         good("predict", checkpoints[name], *files, "--num-samples", 6)
+        if name == "danp":
+            levels = load_checkpoint(checkpoints[name]).num_levels
+            assert passes == [1, *(6,) * levels], "auxiliary sets are drawn once for all inputs"
     (_, whole), (_, parts) = read(here / "whole.csv"), read(here / "parts.csv")
     assert len(whole) == len(parts) == 4
     for together, apart in zip(whole, parts, strict=True):
@@ -540,7 +560,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
         )
 
     monkeypatch.setattr(recipes, "recipe", small)
-    monkeypatch.setattr(cli_train, "get_recipe", small)
     return here
 
 

@@ -30,8 +30,7 @@ from danp_lib.exact.oracles import (
     SawtoothOracle,
     SquareWaveOracle,
 )
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
 

@@ -27,9 +27,9 @@ from danp_lib.evaluation.results import (
 )
 from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
 from danp_lib.exact.oracles import GaussianProcessOracle
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
+from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, save_checkpoint
 from danp_lib.storage.tasks import sha256

@@ -21,14 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
 from danp_lib.training.objective import BatchConfig, batch_log_likelihood
 from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import Model, RunState, TrainingConfig
+from danp_lib.training.resume import RunState, TrainingConfig
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 RUN = TrainingConfig(
@@ -41,14 +41,14 @@ RUN = TrainingConfig(
 )
 
 
-def tiny(name: str = "danp", **changes: Any) -> Model:
+def tiny(name: str = "danp", **changes: Any) -> NeuralProcess:
     if name == "danp":
         config = DANPConfig(base=TINY, num_levels=2, num_auxiliary=20)
         return build_model(name, replace(config, **changes), seed=0)
     return build_model(name, replace(TINY, rank=4 if name == "convgnp" else 0), seed=0)
 
 
-def weights(model: Model) -> dict[str, Tensor]:
+def weights(model: NeuralProcess) -> dict[str, Tensor]:
     return {k: v.clone() for k, v in model.state_dict().items()}
 
 
@@ -156,7 +156,7 @@ class _Enough(Exception):
     pass
 
 
-def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> None:
+def _steps_until(model: NeuralProcess, run: TrainingConfig, end: int, folder: Path) -> None:
     def stop(record: dict[str, int]) -> None:
         if record["step"] >= end:
             raise _Enough
@@ -174,7 +174,7 @@ def _steps_until(model: Model, run: TrainingConfig, end: int, folder: Path) -> N
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
-    others: list[tuple[Model, TaskGenerator, TrainingConfig, str]] = [
+    others: list[tuple[NeuralProcess, TaskGenerator, TrainingConfig, str]] = [
         (tiny(), Sawtooth(), replace(RUN, seed=1), r"training\.seed: 0 "),
         (tiny("convgnp"), Sawtooth(), RUN, "model: 'danp' "),
         (tiny(), GaussianProcess(), RUN, "dataset: 'sawtooth' "),

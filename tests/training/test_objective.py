@@ -160,7 +160,7 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     broken = LowRankNormal(made.mean, torch.ones_like(made.cov_factor), sign * made.cov_diag)
     assert (broken.variance > 0).all()
     assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
-    monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
+    monkeypatch.setattr(model, "level_predictive", lambda batch: broken)
     cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
     assert "tasks [1]" in cause
 
