@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
-from danp_lib.models.conditioning import KNOWN_VARIANCE, condition
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
 from danp_lib.models.config import ConvNPConfig
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
@@ -93,7 +93,7 @@ class ConvNPCore(nn.Module):
             if not isinstance(index, int):
                 points = points.expand(len(index)).masked_where(index == 0)
             known.append((self._output(part, i, KNOWN_VARIANCE), points))
-        return condition(self._output(z, index), known)
+        return condition(self._output(z, index), known, max_chi_square=MAX_CHI_SQUARE)
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """What the network says of one output at target inputs, before any conditioning.
