@@ -106,14 +106,6 @@ class Samples:
             curves=tuple(curves),
         )
 
-    def select(
-        self, estimator: Estimator, context_size: int | None = None
-    ) -> tuple[SampleAverage, ...]:
-        """The averages of one estimator in ascending order of S, overall or of a context size."""
-        averages = self.overall if context_size is None else self.by_context_size
-        found = (a for a in averages if (a.estimator, a.context_size) == (estimator, context_size))
-        return tuple(sorted(found, key=lambda a: a.num_samples))
-
 
 def score_samples(
     model: DANP,

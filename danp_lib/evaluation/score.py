@@ -33,7 +33,7 @@ CHUNK_SIZE = 256
 Estimator = Literal["model", "noising", "both", "autoregressive"]
 ESTIMATORS = ("model", "noising", "both", "autoregressive")
 
-Record = TypeVar("Record")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
 
 
 def score_each(
-    score: Callable[..., Record],
+    score: Callable[..., T],
     task: Task,
     *,
     generator: torch.Generator,
     progress: bool,
-) -> list[Record]:
+) -> list[T]:
     """The records of tasks, each scored with a generator of its own, spawned from one."""
     streams = spawn(generator, task.batch_size)
     # Left by an error too, so that its message has a line of its own.

@@ -107,20 +107,19 @@ def test_the_averages_are_over_the_tasks_and_each_context_size() -> None:
         curve(5, 3, "model", -1.0, 3.0),
     )
     result = Samples.summarize(curves)
-    first, second = result.select("model")
+    first, second = (a for a in result.overall if a.estimator == "model")
     assert (first.num_samples, first.num_tasks, first.context_size) == (10, 2, None)
     assert first.average_likelihood == pytest.approx((1 + math.exp(-1)) / 2)
     spread = (1 - math.exp(-1)) / math.sqrt(2)  # the standard deviation of two numbers
     assert first.average_likelihood_ci95 == pytest.approx(1.96 * spread / math.sqrt(2))
     assert first.mean_log_likelihood == -0.5
     assert second.average_likelihood == pytest.approx((math.exp(1) + math.exp(3)) / 2)
-    (alone,) = result.select("both")
+    (alone,) = (a for a in result.overall if a.estimator == "both")
     assert alone.average_likelihood == pytest.approx(math.exp(2))
     assert alone.average_likelihood_ci95 is None
-    at_three = result.select("model", context_size=3)
-    assert [a.num_samples for a in at_three] == [10, 20]
+    at_three = [a for a in result.by_context_size if a.context_size == 3]
+    assert [(a.estimator, a.num_samples) for a in at_three] == [("model", 10), ("model", 20)]
     assert [a.mean_log_likelihood for a in at_three] == [-1.0, 3.0]
-    assert result.select("both", context_size=3) == ()
 
 
 def test_the_curves_are_of_the_first_tasks_of_each_size(model: DANP, tasks: Task) -> None:
