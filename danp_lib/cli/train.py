@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -15,9 +13,9 @@ from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
 from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.models.danp import DANPConfig
-from danp_lib.storage.card import Card, card_paths, write_card
+from danp_lib.storage.card import Card, card_paths, make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
-from danp_lib.storage.origin import commit, hardware
+from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
 from danp_lib.training.recipes import recipe as get_recipe
@@ -137,8 +135,6 @@ def _save(
     device: torch.device,
 ) -> Card:
     """Write the checkpoint, and its card, which holds the checkpoint's hash."""
-    steps = history[-1]["step"]
-    versions = {"danp_lib": version("danp_lib"), "torch": torch.__version__}
     save_checkpoint(
         path,
         model,
@@ -146,26 +142,18 @@ def _save(
         provenance={
             "recipe": recipe.name,
             "training": to_dict(recipe.training),
-            "steps": steps,
+            "steps": history[-1]["step"],
             "command": command,
-            **versions,
+            **versions(),
         },
     )
-    card = Card(
-        name=path.stem,
-        model=recipe.model,
-        dataset=recipe.task_generator.name,
-        recipe=recipe.name,
-        seed=recipe.training.seed,
-        steps=steps,
+    card = make_card(
+        path,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
         hardware=hardware(device),
         validation=next((tuple(r["validation"]) for r in history[::-1] if "validation" in r), None),
         commit=made_at,
-        command=command,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        **versions,
     )
     write_card(path, card)
     return card
