@@ -31,8 +31,8 @@ from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import ARConvCNP, count_parameters
 from danp_lib.models.danp import DANP
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.tasks import sha256
 from danp_lib.training.recipes import recipe
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from danp_lib._files import check_output, write_atomically
-from danp_lib.cli.info import checkpoint_path, load_model
-from danp_lib.data.domain import Domain
+from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.data.points import PointSet
-from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import read_columns, read_numbers, refuse
 from danp_lib.inference.autoregressive import ar_sample
-from danp_lib.storage.checkpoint import load_scaling, read_header
+from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.pretrained import find_checkpoint
 
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
@@ -30,17 +29,14 @@ FAR = 10.0
 """In a model's units, where y has a spread near 1, values beyond this are in other units."""
 
 
-def read_points(
-    path: Path, columns: Sequence[str], *, domain: Domain, scaling: Scaling
-) -> list[Tensor]:
+def read_points(path: Path, columns: Sequence[str], opened: OpenCheckpoint) -> list[Tensor]:
     """Read numbers from the named columns of a CSV file with a header; others are ignored.
 
     Args:
         path: The file; it is read once, and may be a pipe.
         columns: Names of the columns wanted: of the inputs, and where there is a second, of the
             outputs, of which some may be missing.
-        domain: The model's domain.
-        scaling: From the units of the file to the model's.
+        opened: The model, with its domain and its units.
 
     Returns:
         For each column its numbers in float64, ``(rows,)``; a missing output is NaN.
@@ -52,8 +48,7 @@ def read_points(
     """
     cells, *outputs = read_columns(path, columns)
     inputs = torch.from_numpy(read_numbers(cells))
-    off = ~domain.contains(scaling.inputs(inputs.unsqueeze(-1)))
-    refuse(cells, off.numpy(), f"lie in the model's domain {scaling.data_domain(domain)}")
+    refuse(cells, ~opened.takes(inputs.unsqueeze(-1)).numpy(), opened.rule)
     return [inputs, *(torch.from_numpy(read_numbers(each, missing=True)) for each in outputs)]
 
 
@@ -81,34 +76,17 @@ def predict(
     at: Path,
     out: Path,
     *,
-    x: str = "x",
-    y: str = "y",
+    x: str,
+    y: str,
     num_samples: int,
     quantiles: Sequence[float],
     samples: int,
     seed: int,
 ) -> int:
-    """Predict at the inputs of one CSV file from the points of another.
-
-    Writes the inputs, ``mean``, ``sd`` (standard deviation), one ``q`` a quantile, and one
-    ``sample_`` a joint sample, to the last digit, in the order of ``at``. What may be a mistake in
-    the context is said on the standard error.
-
-    Args:
-        checkpoint: A checkpoint's file, or the name of a pretrained model.
-        context: CSV with columns of inputs and outputs; it may hold no points, and where an output
-            is missing there is none.
-        at: CSV with a column of inputs.
-        out: Where to write; the file appears whole or not at all.
-        x: Name of the columns of inputs.
-        y: Name of the column of outputs.
-        num_samples: Components of a DANP's mixture.
-        quantiles: Levels of the quantiles, in (0, 1).
-        samples: Number of samples to write; a model for rollouts draws them by one.
-        seed: Of all randomness.
+    """Predict at the inputs of one CSV file from the points of another, as ``danp predict`` says.
 
     Returns:
-        Number of rows written.
+        Number of rows written; the file appears whole or not at all.
 
     Raises:
         OSError: If a file is missing, or the result cannot be written.
@@ -116,17 +94,16 @@ def predict(
             number is out of range.
     """
     _check_columns(x, y, quantiles, samples)
-    source = checkpoint_path(checkpoint)
-    check_output(out, source, context, at)
-    model, scaling = load_model(checkpoint), load_scaling(source)
-    domain = model.domain
-    known, values = read_points(context, (x, y), domain=domain, scaling=scaling)
-    (inputs,) = read_points(at, (x,), domain=domain, scaling=scaling)
+    check_output(out, find_checkpoint(checkpoint), context, at)
+    opened = open_checkpoint(checkpoint)
+    model, scaling = opened.model, opened.scaling
+    known, values = read_points(context, (x, y), opened)
+    (inputs,) = read_points(at, (x,), opened)
     if not len(inputs):
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
     real = ~values.isnan()
     given = scaling.apply(PointSet(known[real].reshape(1, -1, 1), values[real].reshape(1, -1, 1)))
-    for note in _notes(given, int((~real).sum()), read_header(source).provenance):
+    for note in _notes(given, int((~real).sum()), read_header(opened.path).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
     xt = scaling.inputs(inputs.reshape(1, -1, 1))
     generator = torch.Generator().manual_seed(seed)
@@ -184,6 +161,6 @@ def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list
         if given.num_points > most:
             notes.append(
                 f"{given.num_points} points are more than the {most} that the model was trained "
-                "with, and its answer may be sure and wrong."
+                "with: its uncertainty is not reliable there."
             )
     return notes

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shlex
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -14,13 +12,13 @@ import torch
 from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
-from danp_lib.models.convnp import NeuralProcess, count_parameters
-from danp_lib.storage.card import Card, card_paths, write_card
+from danp_lib.models.convnp import count_parameters
+from danp_lib.storage.card import Card, card_paths, make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
-from danp_lib.storage.origin import commit, hardware
+from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
-from danp_lib.training.resume import LOG, STATE, Record
+from danp_lib.training.resume import LOG, STATE
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -112,49 +110,25 @@ def run_recipe(
     if history[-1]["step"] < num_steps and not out_of_time:
         return None
     command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
-    card = _save(path, recipe, model, history, made_at=made_at, command=command)
-    return path, card
-
-
-def _save(
-    path: Path,
-    recipe: Recipe,
-    model: NeuralProcess,
-    history: list[Record],
-    *,
-    made_at: str | None,
-    command: str,
-) -> Card:
-    """Write the checkpoint, and its card, which holds the checkpoint's hash."""
-    steps = history[-1]["step"]
-    versions = {"danp_lib": version("danp_lib"), "torch": torch.__version__}
     provenance = {
         "recipe": recipe.name,
         "training": to_dict(recipe.training),
-        "steps": steps,
+        "steps": history[-1]["step"],
         "command": command,
-        **versions,
+        **versions(),
     }
     save_checkpoint(path, model, task_generator=recipe.task_generator, provenance=provenance)
     validations = [tuple(r["validation"]) for r in history if "validation" in r]
-    card = Card(
-        name=path.stem,
-        model=recipe.model,
-        dataset=recipe.task_generator.name,
-        recipe=recipe.name,
-        seed=recipe.training.seed,
-        steps=steps,
+    card = make_card(
+        path,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
-        hardware=hardware(next(model.parameters()).device),
+        hardware=hardware(target),
         validation=validations[-1] if validations else None,
         commit=made_at,
-        command=command,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        **versions,
     )
     write_card(path, card)
-    return card
+    return path, card
 
 
 def command_line(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ CHUNK_SIZE = 256
 
 Estimator = Literal["model", "noising", "both", "autoregressive"]
 ESTIMATORS = ("model", "noising", "both", "autoregressive")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,20 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     return float(values.mean()), error
 
 
+def score_each(
+    score: Callable[..., T],
+    task: Task,
+    *,
+    generator: torch.Generator,
+    progress: bool,
+) -> list[T]:
+    """The records of tasks, each scored with a generator of its own, spawned from one."""
+    streams = spawn(generator, task.batch_size)
+    # Left by an error too, so that its message has a line of its own.
+    with tqdm(streams, desc="tasks", disable=not progress) as bar:
+        return [score(task[row], generator=stream) for row, stream in enumerate(bar)]
+
+
 def evaluate(
     model: NeuralProcess | Oracle,
     task: Task,
@@ -126,13 +143,12 @@ def evaluate(
     estimator: Estimator = "both",
     num_samples: int = 256,
     generator: torch.Generator,
-    chunk_size: int = CHUNK_SIZE,
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
 
-    Each task has random numbers of its own, spawned from ``generator``: with the same seed and
-    number of tasks, :func:`evaluate_task` repeats any one of them.
+    With the same seed and number of tasks, :func:`evaluate_task` repeats any one of them with the
+    generator that :func:`score_each` spawns for it.
 
     Args:
         model: A trained model, or an oracle.
@@ -142,7 +158,6 @@ def evaluate(
             rolls out the other models too, oracles excepted.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         generator: Source of randomness, on the device of model and tasks.
-        chunk_size: Number of samples computed at a time; it bounds the memory only.
         progress: Show a progress bar on the standard error.
 
     Raises:
@@ -151,21 +166,8 @@ def evaluate(
     """
     task.check()
     _check_targets(task)
-    streams = spawn(generator, task.batch_size)
-    # Left by an error too, so that its message has a line of its own.
-    with tqdm(range(task.batch_size), desc="tasks", disable=not progress) as rows:
-        records = [
-            evaluate_task(
-                model,
-                task[row],
-                estimator=estimator,
-                num_samples=num_samples,
-                generator=streams[row],
-                chunk_size=chunk_size,
-            )
-            for row in rows
-        ]
-    return Evaluation.summarize(records)
+    score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
+    return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))
 
 
 def evaluate_task(
