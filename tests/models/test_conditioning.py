@@ -216,7 +216,7 @@ def test_a_level_a_task_is_conditioned_task_by_task() -> None:
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
     auxiliary = [draw_set(2, 5, 2 + f) for f in range(NUM_LEVELS)]
     levels = torch.tensor([1, 0])
-    together = model.forward_unchecked(context, mask_levels(auxiliary, levels), xt, levels)
+    together = model.core([context, *mask_levels(auxiliary, levels)], xt, levels)
     for row, level in enumerate(levels.tolist()):
         alone = model(context[row], [a[row] for a in auxiliary], xt[row : row + 1], level=level)
         assert_same(together[row : row + 1], alone)
@@ -228,8 +228,8 @@ def test_one_context_serves_for_a_level_a_task() -> None:
     levels = torch.tensor([1, 0])
     auxiliary = mask_levels([draw_set(2, 5, 2 + f) for f in range(NUM_LEVELS)], levels)
     assert_same(
-        model.forward_unchecked(context, auxiliary, xt, levels),
-        model.forward_unchecked(context.expand(2), auxiliary, xt, levels),
+        model.core([context, *auxiliary], xt, levels),
+        model.core([context.expand(2), *auxiliary], xt, levels),
     )
 
 
