@@ -26,7 +26,7 @@ class OneLineErrors(TyperGroup):
             result = super().main(arguments or ["--help"], **extra)
         except typer.Abort:
             sys.exit(130)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ModuleNotFoundError) as error:
             _fail(str(error))
         except Exception as error:
             # A wrong option or command: typer carries its own copy of click in some versions.
@@ -280,6 +280,28 @@ def info(
             raise ValueError("info needs a checkpoint, or --model and --dataset.")
         found = describe_recipe(recipe or "fast", model=model, dataset=dataset)
     print(json.dumps(found, indent=2) if as_json else render(found))
+
+
+@app.command(epilog="\b\nExample:\n  danp export --web danp-sawtooth --out my-page")
+def export(
+    web: Annotated[str, typer.Option(help="A DANP's checkpoint or name, for a web page.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the page's files to.")],
+) -> None:
+    """Write a model as a page that answers in a browser, without a server or a network.
+
+    The folder gets the model's weights and configuration as one script, the engine as another, and
+    an index.html that shows how a page of one's own has them. To put the engine together takes the
+    package wasmtime.
+    """
+    from danp_lib.cli.info import checkpoint_path, load_model
+    from danp_lib.storage.checkpoint import load_scaling, read_header
+    from danp_lib.storage.web import export_page
+
+    path = checkpoint_path(web)
+    prior, scaling = read_header(path).task_generator, load_scaling(path)
+    model = load_model(web)
+    for made in export_page(model, path.stem, out, task_generator=prior, scaling=scaling):
+        print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)
 
 
 def main() -> None:
