@@ -43,7 +43,7 @@ _PAGE = """<!doctype html>
 <title>{name}</title>
 <style>body {{ font-family: system-ui, sans-serif; margin: 1rem; }}</style>
 <div class="danp-live" data-model="{name}" data-controls="full">
-<noscript>This model runs in a browser with scripts.</noscript>
+<p>In a browser with scripts, a model answers here.</p>
 </div>
 <script src="{script}"></script>
 """

@@ -6,9 +6,11 @@ import copy
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -25,13 +27,18 @@ from danp_lib.exact.gp import GaussianProcessOracle
 from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.web import PAGE_SCRIPT, export_web, pack, page_script, source
+from danp_lib.storage.web import PAGE_SCRIPT, export_web, pack, page_script, source, widget_module
+
+sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
+
+import live_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 wasmtime = pytest.importorskip("wasmtime")
 
+BOOK = Path(__file__).parents[2] / "book"
 FIXTURE_SCRIPT = (Path(__file__).parent / "live_fixture.js").read_text(encoding="utf-8")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
@@ -75,7 +82,9 @@ def context_for(name: str, kind: str) -> PointSet:
     context = prior.sample_task(
         1, context_size=size, generator=torch.Generator().manual_seed(3)
     ).context
-    return context.concat(context[:, :1]) if "one input" in kind else context
+    if kind != "two points at one input":
+        return context
+    return context.concat(PointSet(context.x[:, :1], context.y[:, :1]))
 
 
 def walk(model: DANP, context: PointSet, inputs: Any, noise: Any, xt: Tensor) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def walk(model: DANP, context: PointSet, inputs: Any, noise: Any, xt: Tensor) ->
         answer[f"level {level}"] = by_sample(
             torch.cat(
                 [
-                    model(context, [points[[s]] for points in found.auxiliary], xt, level).loc
+                    model(context, [points[s] for points in found.auxiliary], xt, level).loc
                     for s in range(SAMPLES)
                 ]
             )
@@ -163,7 +172,7 @@ def check(name: str, answers: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> tuple[np.ndarray, dict[str, Callable[..., None]]]:
+def kernel() -> tuple[Any, dict[str, Callable[..., Any]]]:
     """The memory as float32, and the kernel's functions."""
     store = wasmtime.Store()
     memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(16, None)))
@@ -219,13 +228,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with the widget, the models that it may load, and an empty page with the scripts."""
     made = tmp_path_factory.mktemp("live")
     (made / PAGE_SCRIPT).write_text(page_script(), encoding="utf-8")
-    for name in {*MODELS, "danp-square"}:
+    for name in MODELS:
         prior = read_header(pretrained_path(name)).task_generator
         export_web(load_pretrained(name), made / f"{name}.js", task_generator=prior)
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">'
+    head = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">'
+        '<meta name="viewport" content="width=device-width">'
+    )
     body = '<div class="danp-live" data-model="danp-sawtooth" data-controls="full"></div>'
     scripts = f'<script src="{PAGE_SCRIPT}"></script>'
     (made / "widget.html").write_text(f"{head}{body}{scripts}", encoding="utf-8")
+    (made / "empty.html").write_text(head, encoding="utf-8")
     (made / "bare.html").write_text(f"{head}{scripts}", encoding="utf-8")
     return made
 
@@ -389,3 +402,275 @@ def test_firefox_computes_it_too(site: Site, folder: Path, tmp_path: Path, schem
     for name, made in zip(MODELS, json.loads(site.posted[0]), strict=True):
         assert made["simd"]
         check(name, made["answers"])
+
+
+# ---- the widget
+
+LIVE = "document.querySelector('.danp-live').danp"
+CURVES = f"{LIVE}.idle().then((a) => a.curves.map((curve) => Array.from(curve)))"
+"""The curves of the answer, once it is finished."""
+
+MISSES = f"""{LIVE}.idle().then(({{ xt, curves }}) => {LIVE}.points.map(([x, y]) => {{
+  const at = xt.findIndex((u) => u > x - 1 / 128);
+  return curves.map((curve) => Math.abs(curve[at] - y)).sort((a, b) => a - b);
+}}))"""
+"""By point, how far the curves pass from it."""
+
+
+def started(page: Page, *, tap: bool = False) -> Page:
+    button = page.get_by_role("button", name="Start the model")
+    button.tap() if tap else button.click()
+    page.wait_for_function(f"{LIVE}.sampler")
+    return page
+
+
+def center(page: Page, index: int) -> tuple[float, float]:
+    box = page.locator(".danp-point").nth(index).bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def canvas_at(page: Page, x: float, y: float) -> tuple[float, float]:
+    left, top = page.evaluate(f"{LIVE}.plot.toPage([{x}, {y}])")
+    box = page.locator("canvas").bounding_box()
+    assert box is not None
+    return box["x"] + left, box["y"] + top
+
+
+def picture(page: Page) -> str:
+    return page.evaluate("document.querySelector('canvas').toDataURL()")
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_nothing_loads_before_it_is_asked_for(
+    site: Site, open_page: Callable[..., Page], scheme: str
+) -> None:
+    page = open_page(getattr(site, scheme), "widget.html")
+    scripts = "[...document.scripts].map((script) => script.src.split('/').pop())"
+    assert page.evaluate(scripts) == [PAGE_SCRIPT]
+    before = picture(page)
+    started(page)
+    assert len(page.evaluate(CURVES)) == 16
+    assert page.evaluate(scripts) == ["danp-sawtooth.js", PAGE_SCRIPT]
+    page.wait_for_function(f"document.querySelector('canvas').toDataURL() !== '{before}'")
+
+
+def test_samples_pass_through_points_that_are_clicked_and_dragged(
+    site: Site, open_page: Callable[..., Page]
+) -> None:
+    page = started(open_page(site.file, "widget.html"))
+    page.evaluate(CURVES)
+    page.mouse.click(*canvas_at(page, -0.7, 0.3))
+    assert page.locator(".danp-point").count() == 3
+    misses = np.array(page.evaluate(MISSES))
+    assert misses.shape == (3, 16)
+    # The picture's inputs are 1/64 apart, where a wave falls by 0.1 at the most.
+    assert np.median(misses, axis=1).max() < 0.06
+    # Drag the third point: few samples, the same ones, and more when it is let go.
+    page.mouse.move(*center(page, 2))
+    page.mouse.down()
+    for step in range(1, 5):
+        page.mouse.move(*canvas_at(page, -0.7 + 0.02 * step, 0.3 + 0.05 * step))
+    few = page.evaluate(CURVES)
+    assert 1 <= len(few) <= 4
+    page.mouse.up()
+    many = page.evaluate(CURVES)
+    assert len(many) == 16
+    assert many[: len(few)] == few
+    assert page.evaluate(f"{LIVE}.points[2]") == pytest.approx([-0.62, 0.5], abs=0.01)
+    assert np.median(page.evaluate(MISSES), axis=1).max() < 0.06
+    page.wait_for_timeout(700)  # so that the next two clicks are not those that made the point
+    page.mouse.dblclick(*center(page, 2))
+    assert page.locator(".danp-point").count() == 2
+
+
+def test_a_small_move_bends_curves_and_other_noise_makes_others(
+    site: Site, open_page: Callable[..., Page]
+) -> None:
+    page = started(open_page(site.http, "widget.html"))
+    page.get_by_label("Data").select_option("danp-gp")
+    page.wait_for_function(f"{LIVE}.sampler")
+    before = np.array(page.evaluate(CURVES))
+    point = page.locator(".danp-point").first
+    point.press("ArrowUp")
+    page.wait_for_timeout(400)  # a key held down is a drag, until it has been let go for a while
+    bent = np.array(page.evaluate(CURVES))
+    page.get_by_role("button", name="Resample").click()
+    others = np.array(page.evaluate(CURVES))
+    assert before.shape == bent.shape == others.shape
+    assert 0 < np.abs(bent - before).mean() < 0.1 < 0.5 < np.abs(others - bent).mean()
+
+
+def test_keyboard_adds_moves_and_removes(site: Site, open_page: Callable[..., Page]) -> None:
+    page = open_page(site.file, "widget.html")
+    page.get_by_role("button", name="Start the model").press("Enter")
+    page.wait_for_function(f"{LIVE}.sampler")
+    page.evaluate(CURVES)
+    page.get_by_role("button", name="Add point").press("Enter")
+    page.wait_for_function(f"{LIVE}.points.length === 3")
+    assert page.evaluate("document.activeElement.className") == "danp-point"
+    (x, y) = page.evaluate(f"{LIVE}.points[2]")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    moved = page.evaluate(f"{LIVE}.points[2]")
+    assert moved == pytest.approx([x + 0.04, max(y - 0.075, -0.25)])
+    assert f"x {moved[0]:.2f}".replace("-", "\N{MINUS SIGN}") in str(
+        page.evaluate("document.activeElement.ariaLabel")
+    )
+    page.keyboard.press("Delete")
+    assert page.evaluate(f"{LIVE}.points.length") == 2
+    assert page.evaluate("document.activeElement.className") == "danp-point"
+
+
+def test_controls_change_data_samples_and_level(site: Site, open_page: Callable[..., Page]) -> None:
+    page = started(open_page(site.http, "widget.html"))
+    page.get_by_label("Samples").select_option("4")
+    assert len(page.evaluate(CURVES)) == 4
+    level = page.get_by_label("Level")
+    level.fill("0")  # the noisiest
+    first, *others = page.evaluate(CURVES)
+    assert all(curve == first for curve in others), "walks begin with one mean"
+    assert page.evaluate(f"{LIVE}.answer.sets[0].x.length") == 50
+    assert level.get_attribute("aria-valuetext") == "level 3"
+    page.get_by_label("Data").select_option("danp-gp")
+    page.wait_for_function(f"{LIVE}.sampler")
+    assert len(page.evaluate(CURVES)) == 4
+    assert page.evaluate(f"{LIVE}.answer.exact.sd.length") == 257
+    assert page.get_by_text("exact posterior").is_visible()
+    page.get_by_role("button", name="Clear").click()
+    page.evaluate(CURVES)
+    said = page.get_by_role("status").text_content()
+    assert said is not None
+    assert said.startswith("0 points, 4 samples in ")
+
+
+def test_finger_taps_on_a_phone(site: Site, open_page: Callable[..., Page]) -> None:
+    page = open_page(
+        site.http, "widget.html", has_touch=True, is_mobile=True, reduced_motion="reduce"
+    )
+    page.set_viewport_size({"width": 390, "height": 800})
+    started(page, tap=True)
+    page.evaluate(CURVES)
+    page.touchscreen.tap(*canvas_at(page, 1.0, 0.5))
+    assert page.evaluate(f"{LIVE}.points.length") == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colors_hold(site: Site, open_page: Callable[..., Page], theme: str) -> None:
+    page = started(open_page(site.http, "widget.html"))
+    page.evaluate(CURVES)
+    page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    page.wait_for_timeout(100)
+    contrast = (Path(__file__).parent / "page_contrast.js").read_text(encoding="utf-8")
+    assert page.evaluate(contrast) == []
+    colors = page.evaluate("""() => ["ground", "ink", "model", "exact"].map((name) =>
+      getComputedStyle(document.querySelector("canvas")).getPropertyValue(`--danp-${name}`))""")
+    ground, *drawn = [luminance(color) for color in colors]
+    for color in drawn:
+        lighter, darker = max(color, ground), min(color, ground)
+        assert (lighter + 0.05) / (darker + 0.05) > 3.0
+
+
+def luminance(color: str) -> float:
+    digits = color.strip().removeprefix("#")
+    digits = digits if len(digits) == 6 else "".join(2 * d for d in digits)
+    share = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in share]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_without_webassembly_there_are_fewer_samples(
+    site: Site, open_page: Callable[..., Page]
+) -> None:
+    page = started(open_page(site.file, "widget.html", before=NO_WASM))
+    assert len(page.evaluate(CURVES)) == 4
+    assert page.evaluate(f"{LIVE}.sampler.model.kernels.simd") is False
+
+
+def test_a_notebook_s_widget_is_the_same_source(
+    site: Site, folder: Path, open_page: Callable[..., Page]
+) -> None:
+    """What anywidget does: import the module, call render with its model and an element."""
+    module = widget_module((folder / "danp-sawtooth.js").read_text(encoding="utf-8"))
+    page = open_page(site.http, "empty.html")
+    script = """async (module) => {
+      const url = URL.createObjectURL(new Blob([module], { type: "text/javascript" }));
+      const { render } = (await import(url)).default;
+      const values = { model: "danp-sawtooth", points: [[0, 0.5]], samples: 2 }, heard = {};
+      let saved = 0;
+      const model = {
+        get: (key) => values[key],
+        set: (key, value) => { values[key] = value; },
+        save_changes: () => { saved += 1; },
+        on: (event, act) => { heard[event] = act; },
+        off: (event) => { delete heard[event]; },
+      };
+      const el = document.body.appendChild(document.createElement("div"));
+      const stop = render({ model, el });
+      await el.danp.start();
+      values.points = [[0, 0.5], [1, 0.2]]; // set in the notebook
+      heard["change:points"]();
+      const { curves } = await el.danp.idle();
+      const shown = el.querySelectorAll(".danp-point").length;
+      const press = new KeyboardEvent("keydown", { key: "Delete" });
+      el.querySelectorAll(".danp-point")[0].dispatchEvent(press);
+      stop();
+      return [curves.length, shown, values.points, saved > 0, Object.keys(heard)];
+    }"""
+    assert page.evaluate(script, module) == [2, 2, [[1, 0.2]], True, []]
+
+
+def test_a_model_that_cannot_be_loaded_is_said_so(
+    site: Site, folder: Path, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.goto(f"{site.file}/bare.html")
+    page.evaluate("""() => {
+      const el = document.body.appendChild(document.createElement("div"));
+      const values = { model: "nowhere" };
+      const model = { get: (key) => values[key], set() {}, save_changes() {}, on() {} };
+      DANP.render({ model, el });
+    }""")
+    page.get_by_role("button", name="Start the model").click()
+    page.get_by_text("nowhere.js cannot be loaded").wait_for()
+    assert page.get_by_role("button", name="Start the model").is_visible()
+    page.close()
+
+
+def test_without_scripts_the_page_says_where_to_look(browser: Browser, tmp_path: Path) -> None:
+    nb = json.loads((BOOK / "01-introduction.ipynb").read_text(encoding="utf-8"))
+    text = "".join(nb["cells"][0]["source"])
+    (tmp_path / "page.html").write_text(text[text.index("<div") :], encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.get_by_text("The figure below").is_visible()
+    context.close()
+
+
+# ---- as the book has it
+
+
+@pytest.mark.parametrize("name", ["01-introduction", "06-denoising"])
+def test_chapters_ask_for_a_model_that_the_build_writes(name: str) -> None:
+    nb = json.loads((BOOK / f"{name}.ipynb").read_text(encoding="utf-8"))
+    text = "".join("".join(cell["source"]) for cell in nb["cells"])
+    (model,) = re.findall(r'class="danp-live" data-model="([^"]+)"', text)
+    assert model in live_page.MODELS
+
+
+def test_build_writes_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_page, "MODELS", ("danp-sawtooth",))
+    live_page.write_scripts(tmp_path)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {PAGE_SCRIPT, "danp-sawtooth.js"}
+    assert sizes[PAGE_SCRIPT] < 100_000
+    assert sizes["danp-sawtooth.js"] < 1_050_000
+    posters = (tmp_path / PAGE_SCRIPT).read_text(encoding="utf-8").split("DANP.posters = ")[1]
+    shown = json.JSONDecoder().raw_decode(posters)[0]["danp-sawtooth"]
+    # What is shown before the start passes through the points that it is shown with.
+    for x, y in shown["points"]:
+        at = np.abs(np.array(shown["xt"]) - x).argmin()
+        misses = [abs(curve[at] - y) for curve in shown["curves"]]
+        assert np.median(misses) < 0.06
