@@ -172,7 +172,7 @@ def check(name: str, answers: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> tuple[Any, dict[str, Callable[..., Any]]]:
+def kernel() -> tuple[Any, Any]:
     """The memory as float32, and the kernel's functions."""
     store = wasmtime.Store()
     memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(16, None)))

@@ -2,14 +2,27 @@
 (function (DANP) {
   "use strict";
 
+  /** Inner product of `count` numbers of a from `i` on and of b from `j` on; four sums, to not wait for each. */
+  function dot(a, i, b, j, count) {
+    let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    const end = i + count, fours = end - 3;
+    for (; i < fours; i += 4, j += 4) {
+      s0 += a[i] * b[j];
+      s1 += a[i + 1] * b[j + 1];
+      s2 += a[i + 2] * b[j + 2];
+      s3 += a[i + 3] * b[j + 3];
+    }
+    for (; i < end; i++, j++) s0 += a[i] * b[j];
+    return s0 + s1 + s2 + s3;
+  }
+
   /** Lower Cholesky factor of a symmetric matrix given by its lower triangle, in place; false where it has none. */
   function cholesky(A, size) {
     for (let j = 0; j < size; j++) {
       for (let i = j; i < size; i++) {
-        let sum = A[i * size + j];
-        for (let k = 0; k < j; k++) sum -= A[i * size + k] * A[j * size + k];
-        if (i > j) A[i * size + j] = sum / A[j * size + j];
-        else if (sum > 0) A[j * size + j] = Math.sqrt(sum);
+        const left = A[i * size + j] - dot(A, i * size, A, j * size, j);
+        if (i > j) A[i * size + j] = left / A[j * size + j];
+        else if (left > 0) A[j * size + j] = Math.sqrt(left);
         else return false;
       }
     }
@@ -18,11 +31,7 @@
 
   /** Solve L x = b in place, for the vector b at `at`. */
   function solveLower(L, size, b, at = 0) {
-    for (let i = 0; i < size; i++) {
-      let sum = b[at + i];
-      for (let k = 0; k < i; k++) sum -= L[i * size + k] * b[at + k];
-      b[at + i] = sum / L[i * size + i];
-    }
+    for (let i = 0; i < size; i++) b[at + i] = (b[at + i] - dot(L, i * size, b, at, i)) / L[i * size + i];
   }
 
   /**
@@ -49,10 +58,10 @@
     solveLower(precision, rank, shift);
     for (let i = 0; i < target.loc.length; i++) {
       solveLower(precision, rank, target.factor, i * rank);
-      for (let a = 0; a < rank; a++) target.loc[i] += target.factor[i * rank + a] * shift[a];
+      target.loc[i] += dot(target.factor, i * rank, shift, 0, rank);
     }
     return target;
   }
 
-  DANP.algebra = { cholesky, solveLower, condition };
+  DANP.algebra = { dot, cholesky, solveLower, condition };
 })((globalThis.DANP = globalThis.DANP || {}));

@@ -74,11 +74,8 @@
 
   /** A sample of a Gaussian from standard normal numbers, one an output and then one a shared variable. */
   function transform({ loc, diag, factor }, noise, rank) {
-    return Float32Array.from(loc, (mean, i) => {
-      let value = mean + Math.sqrt(diag[i]) * noise[i];
-      for (let j = 0; j < rank; j++) value += factor[i * rank + j] * noise[loc.length + j];
-      return value;
-    });
+    return Float32Array.from(loc, (mean, i) =>
+      mean + Math.sqrt(diag[i]) * noise[i] + DANP.algebra.dot(factor, i * rank, noise, loc.length, rank));
   }
 
   /** A small generator of uniform numbers, one stream a seed and sample (sfc32). */

@@ -105,11 +105,9 @@
       const found = this.model.denoise(answer.prepared, draws, this.xt, level);
       answer.sets.push(level ? found.sets[level - 1] : null);
       // At a noisy level its mean; at level 0 a joint sample, but for the noise of each value by itself.
-      const R = level ? 0 : config.rank;
-      answer.curves.push(found.loc.map((mean, i) => {
-        for (let j = 0; j < R; j++) mean += found.factor[i * R + j] * draws.shared[j];
-        return mean;
-      }));
+      const { rank } = config;
+      answer.curves.push(level ? found.loc : found.loc.map((mean, i) =>
+        mean + DANP.algebra.dot(found.factor, i * rank, draws.shared, 0, rank)));
     }
   };
 })((globalThis.DANP = globalThis.DANP || {}));

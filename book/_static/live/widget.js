@@ -73,7 +73,7 @@
       this.legend = make("p", { className: "danp-legend" },
         make("span", { className: "danp-of-context" }, "context points"),
         this.modelKey = make("span", { className: "danp-of-model" }),
-        this.exactKey = make("span", { className: "danp-of-exact" }, "exact posterior, mean and 90 %"));
+        this.exactKey = make("span", { className: "danp-of-exact" }, "exact posterior, mean and 90\u00a0%"));
       this.plot = new DANP.Plot(this.canvas);
       const tools = make("div", { className: "danp-tools" });
       if (full) tools.append(...this.#choices());
@@ -206,7 +206,7 @@
       if (curves.length === 1) return this.#say(asked);
       const ends = curves.map((curve) => curve[most]);
       const { yOffset, yUnit, xOffset, xUnit } = this.plot.scaling, y = (v) => number(yOffset + yUnit * v);
-      this.#say(`${asked} ${level ? `At level ${level} their means` : "They"} agree at ${Math.round(100 * share)} % of the ` +
+      this.#say(`${asked} ${level ? `At level ${level} their means` : "They"} agree at ${Math.round(100 * share)}\u00a0% of the ` +
         `inputs and differ most at x = ${number(xOffset + xUnit * xt[most])}, from ${y(Math.min(...ends))} to ${y(Math.max(...ends))}.`);
       this.mostUnsure = [xt[most], curves[0][most]];
     }
@@ -347,24 +347,25 @@
       this.answer = null;
       this.plot.setRanges(config?.domain ?? [-2, 2], config?.yRange ?? about.yRange, config?.scaling);
       this.startButton.hidden = Boolean(this.sampler);
-      this.modelKey.textContent = "samples of the DANP";
-      this.exactKey.hidden = !this.name.includes("gp") && about.prior?.name !== "gp";
       if (this.levelChoice) {
         this.levelChoice.disabled = !config;
         this.levelChoice.max = config?.numLevels ?? 3;
         this.levelChoice.value = this.levelChoice.max - this.level;
-        this.#nameLevel();
       }
+      this.#nameLevel();
       if (!this.sampler) this.#say("Click to add a point, drag it, double-click to remove it.");
       this.#layout();
       if (this.sampler) this.ask();
     }
 
     #nameLevel() {
+      const { prior } = DANP.describe(this.name);
+      this.modelKey.textContent = this.level ? "mean of each sample; dots: what it draws" : "samples of the DANP";
+      this.exactKey.hidden = this.level > 0 || !(prior ? prior.name === "gp" : this.name === "danp-gp");
+      if (!this.levelChoice) return;
       const name = this.level ? String(this.level) : "0 (clean)";
       this.levelName.textContent = name;
       this.levelChoice.setAttribute("aria-valuetext", `level ${name}`);
-      this.modelKey.textContent = this.level ? "each sample's mean; dots: what is drawn" : "samples of the DANP";
     }
 
     #layout() {
