@@ -1,7 +1,7 @@
 """How fast the model in the page answers: Chromium beside torch, on one thread each.
 
-An answer is S samples of danp-sawtooth for two context points, and each one's Gaussian at 257 inputs,
-as the page draws them. Torch, WebAssembly SIMD and plain JavaScript take turns.
+An answer is S samples of danp-sawtooth for two context points, and the Gaussian of each at 257
+inputs, as the page draws them. Torch, WebAssembly SIMD and plain JavaScript take turns.
 """
 
 from __future__ import annotations
