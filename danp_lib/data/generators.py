@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import (
+    ORDERED,
+    STRICTLY_ORDERED,
+    Configuration,
+    NonNegativeFloat,
+    PositiveFloat,
+)
 from danp_lib.data.points import PointSet, Task
+
+Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
+"""The range of a frequency, (lower, upper)."""
 
 
 def _uniform(
@@ -39,15 +49,8 @@ def check_sizes(
     return low, high
 
 
-def _check_frequency(frequency: tuple[float, float]) -> None:
-    if not 0.0 < frequency[0] <= frequency[1]:
-        raise ValueError(
-            f"frequency must be (lower, upper) with 0 < lower <= upper, got {frequency}."
-        )
-
-
 @dataclass(frozen=True)
-class TaskGenerator(ABC):
+class TaskGenerator(Configuration, ABC):
     """A prior over functions on an interval, and the tasks drawn from it.
 
     Attributes:
@@ -58,16 +61,8 @@ class TaskGenerator(ABC):
 
     name: ClassVar[str]
 
-    noise: float = 0.0
-    domain: tuple[float, float] = (-2.0, 2.0)
-
-    def __post_init__(self) -> None:
-        if not self.noise >= 0.0:
-            raise ValueError(f"noise must be a standard deviation >= 0, got {self.noise}.")
-        if not self.domain[0] < self.domain[1]:
-            raise ValueError(
-                f"domain must be (lower, upper) with lower < upper, got {self.domain}."
-            )
+    noise: NonNegativeFloat = 0.0
+    domain: Annotated[tuple[float, float], STRICTLY_ORDERED] = (-2.0, 2.0)
 
     @abstractmethod
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -177,11 +172,7 @@ class Sawtooth(TaskGenerator):
 
     name: ClassVar[str] = "sawtooth"
 
-    frequency: tuple[float, float] = (2.0, 4.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_frequency(self.frequency)
+    frequency: Frequency = (2.0, 4.0)
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
@@ -215,11 +206,7 @@ class SquareWave(TaskGenerator):
 
     name: ClassVar[str] = "square"
 
-    frequency: tuple[float, float] = (1.0, 3.0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_frequency(self.frequency)
+    frequency: Frequency = (1.0, 3.0)
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
@@ -252,14 +239,8 @@ class GaussianProcess(TaskGenerator):
 
     name: ClassVar[str] = "gp"
 
-    length_scale: float = 0.25
-    jitter: float = 1e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("length_scale", "jitter"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+    length_scale: PositiveFloat = 0.25
+    jitter: PositiveFloat = 1e-8
 
     def kernel(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The kernel matrix ``(batch, n1, n2)`` of inputs ``(batch, n, dim_x)``, without jitter."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, Limit, NonNegativeInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.points import PointSet
 
+Beta = Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)]
+"""Standard deviation of one noise step."""
+
 
 @dataclass(frozen=True)
-class NoiseSchedule:
+class NoiseSchedule(Configuration):
     r"""The noise step :math:`y_{f+1} = \sqrt{1-\beta}\,y_f + \beta\,\epsilon`, taken F times.
 
     The paper calls beta a variance; in its formula it is the standard deviation of one step, and
@@ -25,14 +30,8 @@ class NoiseSchedule:
         num_levels: F, the index of the noisiest level.
     """
 
-    beta: float
-    num_levels: int
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.beta < 1.0:
-            raise ValueError(f"beta must lie in (0, 1), got {self.beta}.")
-        if not isinstance(self.num_levels, int) or self.num_levels < 0:
-            raise ValueError(f"num_levels must be an integer >= 0, got {self.num_levels!r}.")
+    beta: Beta
+    num_levels: NonNegativeInt
 
     @classmethod
     def from_final_variance(cls, variance: float, *, num_levels: int) -> NoiseSchedule:

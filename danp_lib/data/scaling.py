@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, PositiveFloat
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -17,7 +17,7 @@ Predictive = TypeVar("Predictive", LowRankNormal, Mixture)
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Configuration):
     """An affine map from the data's units to a model's, and back.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
@@ -32,16 +32,9 @@ class Scaling:
     """
 
     x_offset: float
-    x_unit: float
+    x_unit: PositiveFloat
     y_offset: float
-    y_unit: float
-
-    def __post_init__(self) -> None:
-        for name in ("x_offset", "x_unit", "y_offset", "y_unit"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or (name.endswith("unit") and value <= 0.0):
-                kind = "positive and finite" if name.endswith("unit") else "finite"
-                raise ValueError(f"{name} must be {kind}, got {value}.")
+    y_unit: PositiveFloat
 
     @classmethod
     def fit(

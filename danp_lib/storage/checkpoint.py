@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -24,7 +24,7 @@ from danp_lib._config import from_dict, to_dict
 from danp_lib._files import split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
-from danp_lib.models.registry import MODELS
+from danp_lib.models.registry import MODELS, config_class
 
 FORMAT = "danp_lib/1"
 
@@ -224,11 +224,6 @@ def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
         raise CheckpointError(f"{path}: {error}") from error
     provenance = json.loads(metadata["provenance"])
     return CheckpointHeader(name, config, generator, provenance), load(data)
-
-
-def config_class(model: str) -> type[Any]:
-    """The dataclass that a registered model is constructed from."""
-    return get_type_hints(MODELS[model].__init__)["config"]
 
 
 def _generator(values: Any) -> TaskGenerator | None:

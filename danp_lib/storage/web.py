@@ -25,6 +25,7 @@ from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.models.conditioning import MAX_CHI_SQUARE
 from danp_lib.models.danp import DANP
 from danp_lib.nn.unet import ACTIVATION_BOUND
 
@@ -134,6 +135,7 @@ def _page_config(
         "headLayers": base.head_layers,
         "headChannels": base.head_channels,
         "conditioned": base.conditioned,
+        "maxChiSquare": MAX_CHI_SQUARE,
         "numLevels": model.config.num_levels,
         "numAuxiliary": model.config.num_auxiliary,
     }

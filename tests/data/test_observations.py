@@ -274,7 +274,7 @@ class TestTasks:
 
     def test_a_table_that_serves_no_model_is_refused(self) -> None:
         table = table_of()
-        with pytest.raises(ValueError, match=r"^table\.x .*\[-1, 1\]"):
+        with pytest.raises(ValueError, match=r"^table\.x .*\[-1\.0, 1\.0\]"):
             Observations(table=table, domain=(-1, 1))
         with pytest.raises(ValueError, match="function of the table"):
             Observations(table=table.masked_where(torch.arange(5) > 0))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from danp_lib.data.points import PointSet
 from danp_lib.exact.gp import GaussianProcessOracle
-from danp_lib.models.danp import DANP
+from danp_lib.models.danp import DANP, ancestral
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.web import PAGE_SCRIPT, export_web, pack, page_script, source, widget_module
@@ -53,7 +53,7 @@ TOLERANCE = 1e-4
 """In units of y: float32 in another order, through F + 1 passes."""
 
 MODELS = ("danp-sawtooth", "danp-f2-sawtooth", "danp-square", "danp-gp")
-KINDS = ("no context", "two points", "two points at one input", "30 points")
+KINDS = ("no context", "two points", "two points at one input", "30 points", "off the prior")
 XT = torch.linspace(-2.0, 2.0, 41)
 SAMPLES = 2
 
@@ -75,7 +75,9 @@ def rounded(name: str) -> DANP:
 
 
 def context_for(name: str, kind: str) -> PointSet:
-    """Points of the model's own prior."""
+    """Points of the model's own prior, or such as it has never seen, which conditioning softens."""
+    if kind == "off the prior":
+        return PointSet(torch.tensor([[[-0.9], [0.7]]]), torch.tensor([[[0.3], [0.8]]]))
     prior = read_header(pretrained_path(name)).task_generator
     assert prior is not None
     size = {"no context": 0, "30 points": 30}.get(kind, 2)
@@ -87,16 +89,17 @@ def context_for(name: str, kind: str) -> PointSet:
     return context.concat(PointSet(context.x[:, :1], context.y[:, :1]))
 
 
-def walk(model: DANP, context: PointSet, inputs: Any, noise: Any, xt: Tensor) -> dict[str, Any]:
+def walk(
+    model: DANP, context: PointSet, inputs: Tensor, noise: Tensor, xt: Tensor
+) -> dict[str, Any]:
     """Auxiliary sets, the clean level's Gaussian, and the mean of every noisy level."""
-    found = model.denoise(
-        model.prepare(context), inputs, lambda level, p: p.transform(noise[level - 1]), xt
-    )
+    found = model.denoise(model.encode(context), inputs, ancestral(noise))
+    target = found.at(xt)
     answer = {
         "sets": by_sample(*(points.y for points in found.auxiliary)),
-        "means": by_sample(found.target.loc),
-        "variances": by_sample(found.target.cov_diag),
-        "factors": by_sample(found.target.cov_factor),
+        "means": by_sample(target.loc),
+        "variances": by_sample(target.cov_diag),
+        "factors": by_sample(target.cov_factor),
     }
     for level in range(1, model.num_levels + 1):
         answer[f"level {level}"] = by_sample(
@@ -127,7 +130,7 @@ def case(name: str, kind: str) -> Case:
     exact = walk(
         copy.deepcopy(model).double(),
         PointSet(context.x.double(), context.y.double()),
-        [x.double() for x in inputs],
+        inputs.double(),
         noise,
         xt.double(),
     )

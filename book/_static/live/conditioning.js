@@ -34,31 +34,52 @@
     for (let i = 0; i < size; i++) b[at + i] = (b[at + i] - dot(L, i * size, b, at, i)) / L[i * size + i];
   }
 
+  // Rounds of widening the variances of known outputs that disagree with their own Gaussian.
+  const INFLATIONS = 3;
+
   /**
    * Condition a target, in place, on other outputs with the same shared variables.
-   * `known` is a list of [Gaussian, values]; each Gaussian is {loc, diag, factor}.
+   * `known` is a list of [Gaussian, values]; each Gaussian is {loc, diag, factor}. Where the values' mean squared
+   * distance from their Gaussian exceeds `maxChiSquare`, its diagonal variances are multiplied by the excess.
    */
-  function condition(target, known, rank) {
-    const precision = new Float64Array(rank * rank), shift = new Float64Array(rank);
-    for (let a = 0; a < rank; a++) precision[a * rank + a] = 1;
+  function condition(target, known, rank, maxChiSquare = Infinity) {
+    const precision = new Float64Array(rank * rank), weighted = new Float64Array(rank);
+    let squared = 0, count = 0;
     for (const [{ loc, diag, factor }, values] of known) {
+      count += values.length;
       for (let i = 0; i < values.length; i++) {
-        const row = i * rank, residual = (values[i] - loc[i]) / diag[i];
+        const row = i * rank, residual = values[i] - loc[i];
+        squared += (residual * residual) / diag[i];
         for (let a = 0; a < rank; a++) {
           const weight = factor[row + a] / diag[i];
-          shift[a] += factor[row + a] * residual;
+          weighted[a] += weight * residual;
           for (let b = 0; b <= a; b++) precision[a * rank + b] += weight * factor[row + b];
         }
       }
     }
-    if (!cholesky(precision, rank)) {
+    // L and g of the posterior of the shared variables, with all known variances times `scale`.
+    const posterior = (scale) => {
+      const lower = precision.map((value) => value / scale), whitened = weighted.map((value) => value / scale);
+      for (let a = 0; a < rank; a++) lower[a * rank + a] += 1;
+      if (!cholesky(lower, rank)) return null;
+      solveLower(lower, rank, whitened);
+      return { lower, whitened };
+    };
+    let scale = 1, found = posterior(scale);
+    for (let i = 0; i < INFLATIONS && found; i++) {
+      const chiSquare = squared / scale - dot(found.whitened, 0, found.whitened, 0, rank);
+      const excess = chiSquare / (maxChiSquare * Math.max(1, count));
+      if (!(excess > 1)) break;
+      scale *= excess;
+      found = posterior(scale);
+    }
+    if (!found) {
       target.loc.fill(NaN);
       return target;
     }
-    solveLower(precision, rank, shift);
     for (let i = 0; i < target.loc.length; i++) {
-      solveLower(precision, rank, target.factor, i * rank);
-      target.loc[i] += dot(target.factor, i * rank, shift, 0, rank);
+      solveLower(found.lower, rank, target.factor, i * rank);
+      target.loc[i] += dot(target.factor, i * rank, found.whitened, 0, rank);
     }
     return target;
   }

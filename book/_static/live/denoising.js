@@ -68,7 +68,8 @@
         first += x.length;
         return [gaussian, y];
       });
-      return given.some(([, y]) => y.length) ? DANP.algebra.condition(target, given, config.rank) : target;
+      if (!given.some(([, y]) => y.length)) return target;
+      return DANP.algebra.condition(target, given, config.rank, config.maxChiSquare);
     }
   }
 
