@@ -175,7 +175,8 @@ def poster(model: DANP, context: PointSet, *, num_samples: int = 12) -> dict[str
         context: One context set, the points that the page begins with.
         num_samples: Number of samples.
     """
-    xt = torch.linspace(*model.config.base.domain, 161)
+    (lower,), (upper,) = model.domain.lower, model.domain.upper
+    xt = torch.linspace(lower, upper, 161)
     generator = torch.Generator().manual_seed(0)
     walks = model.predict(
         context, xt[None, :, None], num_samples=num_samples, generator=generator
