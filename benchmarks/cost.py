@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from danp_lib._config import to_dict
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import Task
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob, ar_sample
+from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import count_parameters
+from danp_lib.models.convnp import ARConvCNP, count_parameters
 from danp_lib.models.danp import DANP
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.tasks import sha256
 from danp_lib.training.recipes import recipe
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -7,9 +7,8 @@ from danp_lib.data.noising import NoiseSchedule
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.inference.autoregressive import ARConvCNP
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.pretrained import load_pretrained
 

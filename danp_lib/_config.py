@@ -1,26 +1,51 @@
-"""Configurations to and from JSON, strictly: what does not fit is refused by name."""
+"""Configurations: frozen dataclasses of plain values, checked at construction, to and from JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-# Slow, and a file of results asks for the same few a thousand times.
-_type_hints = cache(get_type_hints)
 
-_PLAIN = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a finite number",
-    str: "a string",
-    NoneType: "null",
-}
+@dataclass(frozen=True)
+class Limit:
+    """What is asked of a value beyond its type, for :data:`typing.Annotated`."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+PositiveInt = Annotated[int, Limit(">= 1", lambda value: value >= 1)]
+NonNegativeInt = Annotated[int, Limit(">= 0", lambda value: value >= 0)]
+PositiveFloat = Annotated[float, Limit("> 0", lambda value: value > 0)]
+NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
+Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
+"""What a ``torch.Generator`` takes."""
+ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
+
+_PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
+
+
+class Configuration:
+    """Base of frozen dataclasses whose fields are checked at construction, by :func:`checked`.
+
+    What concerns several fields goes into a class's own ``__post_init__``, after this one.
+
+    Raises:
+        ValueError: If a value has the wrong type or is out of range, with the field's name.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _fields(type(self))[0].items():  # type: ignore[arg-type]
+            object.__setattr__(self, name, checked(kind, getattr(self, name), name))
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -39,10 +64,7 @@ def _to_json(value: Any) -> Any:
 
 
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
-    """The configuration that :func:`to_dict` came from.
-
-    An integer serves for a float and becomes one; true and false serve for no number. A key may be
-    left out where the dataclass has a default.
+    """The configuration that :func:`to_dict` came from; a key with a default may be left out.
 
     Args:
         cls: The dataclass.
@@ -56,67 +78,116 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
     name = name or cls.__name__
     if not isinstance(values, Mapping):
         raise ValueError(f"{name} must be an object, got {values!r}.")
-    known = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
+    kinds, required = _fields(cls)  # type: ignore[arg-type]
     for key in values:
-        if key not in known:
+        if key not in kinds:
             raise ValueError(
-                f"{name}.{key} = {values[key]!r} is unknown; the keys are {', '.join(known)}."
+                f"{name}.{key} = {values[key]!r} is unknown; the keys are {', '.join(kinds)}."
             )
-    types = _type_hints(cls)  # type: ignore[arg-type]
-    for key, field in known.items():
-        required = field.default is MISSING and field.default_factory is MISSING
-        if required and key not in values:
-            raise ValueError(f"{name}.{key} is missing: it must be {_describe(types[key])}.")
-    converted = {key: _convert(types[key], values[key], f"{name}.{key}") for key in values}
+    for key in required:
+        if key not in values:
+            raise ValueError(f"{name}.{key} is missing: it must be {_describe(kinds[key])}.")
+    converted = {key: checked(kinds[key], values[key], f"{name}.{key}") for key in values}
     try:
         return cls(**converted)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _convert(kind: Any, value: Any, path: str) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return from_dict(kind, value, name=path)
-    if origin in (Union, UnionType):
-        # Only "this or null" occurs, so that a message can say what is wrong inside.
-        if value is None and NoneType in arguments:
-            return None
-        present = [argument for argument in arguments if argument is not NoneType]
-        if len(present) == 1 and value is not None:
-            return _convert(present[0], value, path)
-    elif origin is Literal:
-        if any(type(value) is type(choice) and value == choice for choice in arguments):
-            return value
+# Both are slow, and a file of results asks for the same few a thousand times.
+@cache
+def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
+    """The types of the fields that the constructor takes, and the names without a default."""
+    hints = get_type_hints(cls, include_extras=True)
+    taken = [field for field in fields(cls) if field.init]
+    required = [f.name for f in taken if f.default is MISSING and f.default_factory is MISSING]
+    return {field.name: hints[field.name] for field in taken}, required
+
+
+@cache
+def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Limit]]:
+    """Whether a type allows ``None``; the type itself, its origin and arguments; its limits."""
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    present, *others = (option for option in options if option is not NoneType)
+    if others:
+        return NoneType in options, kind, Union, (present, *others), []
+    base, *limits = get_args(present) if get_origin(present) is Annotated else (present,)
+    return NoneType in options, base, get_origin(base), get_args(base), limits
+
+
+def checked(kind: Any, value: Any, name: str) -> Any:
+    """A value of an annotated type, in Python's own types.
+
+    The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
+    ``Annotated`` with a :class:`Limit`, and unions, of which the first that fits is taken. An
+    integer serves for a float and becomes one; true and false serve for no number. NumPy's numbers
+    become Python's, lists become tuples, and objects the dataclass that is asked for.
+
+    Args:
+        kind: The type.
+        value: The value.
+        name: What the message calls it.
+
+    Raises:
+        ValueError: If it has another type or is out of range.
+    """
+    nullable, base, origin, arguments, limits = _parts(kind)
+    if value is None and nullable:
+        return None
+    if origin is Literal:
+        fits = any(type(value) is type(choice) and value == choice for choice in arguments)
     elif origin is tuple:
-        if isinstance(value, (list, tuple)):
-            if len(arguments) == 2 and arguments[1] is Ellipsis:
-                arguments = arguments[:1] * len(value)
-            if len(arguments) == len(value):
-                pairs = enumerate(zip(arguments, value, strict=True))
-                return tuple(_convert(item, v, f"{path}[{i}]") for i, (item, v) in pairs)
-    elif kind is float:
-        if type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-    elif kind in _PLAIN:
-        if type(value) is kind:
-            return value
+        many = arguments[1:] == (Ellipsis,)
+        if fits := isinstance(value, (list, tuple)) and (many or len(value) == len(arguments)):
+            kinds = arguments[:1] * len(value) if many else arguments
+            pairs = enumerate(zip(kinds, value, strict=True))
+            value = tuple(checked(item, v, f"{name}[{i}]") for i, (item, v) in pairs)
+    elif origin is Union:
+        for option in arguments:
+            with suppress(ValueError):
+                return checked(option, value, name)
+        fits = False
+    elif base is float:
+        if fits := isinstance(value, Real) and not isinstance(value, bool):
+            too_large = isinstance(value, int) and abs(value) > sys.float_info.max
+            value = math.inf if too_large else float(value)
+            fits = math.isfinite(value)
+    elif base is int:
+        if fits := isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)
+    elif base is str:
+        # PyTorch's version is a subclass.
+        if fits := isinstance(value, str):
+            value = str(value)
+    elif base is bool:
+        fits = isinstance(value, bool)
+    elif isinstance(base, type) and is_dataclass(base):
+        return value if isinstance(value, base) else from_dict(base, value, name=name)
     else:
-        raise TypeError(f"{path}: no rule for the type {kind}.")
-    raise ValueError(f"{path} must be {_describe(kind)}, got {value!r}.")
+        raise TypeError(f"{name}: no rule for the type {kind}.")
+    if not fits or not all(limit.holds(value) for limit in limits):
+        raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}.")
+    return value
 
 
 def _describe(kind: Any) -> str:
-    """What a value of a type looks like in JSON, in words."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return "an object"
-    if origin in (Union, UnionType):
-        return " or ".join(_describe(argument) for argument in arguments)
+    """What a value of a type looks like, in words."""
+    nullable, base, origin, arguments, limits = _parts(kind)
     if origin is Literal:
-        return " or ".join(map(repr, arguments))
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return f"a list with {_describe(arguments[0])} in every place"
-    if origin is tuple:
-        return f"a list of {len(arguments)}: {', '.join(map(_describe, arguments))}"
-    return _PLAIN.get(kind, str(kind))
+        words = " or ".join(map(repr, arguments))
+    elif origin is Union:
+        words = " or ".join(map(_describe, arguments))
+    elif origin is tuple and arguments[1:] == (Ellipsis,):
+        words = f"a list with {_describe(arguments[0])} in every place"
+    elif origin is tuple:
+        words = f"a list of {len(arguments)} ({', '.join(map(_describe, arguments))})"
+    else:
+        words = _PLAIN.get(base, "an object")
+    return " ".join([words, *(limit.text for limit in limits), *["or null"] * nullable])
+
+
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse numbers below a bound with a ``ValueError`` that names them."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}.")

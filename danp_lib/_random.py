@@ -16,7 +16,7 @@ def spawn(generator: torch.Generator, count: int) -> tuple[torch.Generator, ...]
     )
 
 
-def one_by_one(
+def draw_rows(
     draw: Callable[..., Tensor],
     count: int,
     shape: tuple[int, ...],

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danp_lib._config import from_dict, to_dict
+from danp_lib._config import (
+    ORDERED,
+    Configuration,
+    Limit,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    from_dict,
+    to_dict,
+)
 from danp_lib.data.generators import GENERATORS
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
@@ -120,7 +131,10 @@ def test_the_path_reaches_into_the_configuration_of_a_model() -> None:
     with pytest.raises(ValueError, match=r"^config\.base\.kernel_size .*'5'"):
         from_dict(DANPConfig, values, name="config")
     values["base"]["kernel_size"] = 4
-    with pytest.raises(ValueError, match=r"^config\.base: kernel_size .*4"):
+    with pytest.raises(ValueError, match=r"^config\.base\.kernel_size .* odd, got 4"):
+        from_dict(DANPConfig, values, name="config")
+    values["base"]["kernel_size"] = 0
+    with pytest.raises(ValueError, match=r"^config\.base\.kernel_size .* >= 1 and odd, got 0"):
         from_dict(DANPConfig, values, name="config")
 
 
@@ -129,3 +143,77 @@ def test_lists_become_tuples() -> None:
     assert from_dict(ConvNPConfig, {"domain": [0, 1]}).domain == (0.0, 1.0)
     run = from_dict(TrainingConfig, {"num_steps": 1, "batch": {"context_size": [1, 2]}})
     assert run.batch.context_size == (1, 2)
+
+
+@dataclass(frozen=True)
+class Checked(Configuration):
+    count: PositiveInt = 1
+    rate: PositiveFloat | None = None
+    share: Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)] = 1.0
+    seed: Seed = 0
+    span: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 3)
+    flag: bool = False
+    inner: Inner = Inner(1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"count": 2.5}, "count must be an integer >= 1, got 2.5."),
+        ({"count": 0}, "count must be an integer >= 1, got 0."),
+        ({"count": True}, "count must be an integer >= 1, got True."),
+        ({"count": "1"}, "count must be an integer >= 1, got '1'."),
+        ({"count": np.float64(2.0)}, "count must be an integer >= 1, got np.float64(2.0)."),
+        ({"rate": 0}, "rate must be a finite number > 0 or null, got 0.0."),
+        ({"rate": math.nan}, "rate must be a finite number > 0 or null, got nan."),
+        ({"rate": math.inf}, "rate must be a finite number > 0 or null, got inf."),
+        ({"rate": False}, "rate must be a finite number > 0 or null, got False."),
+        ({"share": 1.5}, "share must be a finite number > 0 and <= 1, got 1.5."),
+        ({"span": (30, 0)}, "with lower <= upper, got (30, 0)."),
+        ({"span": (-1, 0)}, "span[0] must be an integer >= 0, got -1."),
+        ({"span": (0, 1, 2)}, "(an integer >= 0, an integer >= 0) with lower <= upper, got (0, 1"),
+        ({"span": 3}, "with lower <= upper, got 3."),
+        ({"flag": 1}, "flag must be true or false, got 1."),
+        ({"seed": 2**64}, f"seed must be an integer from -2**63 to 2**64 - 1, got {2**64}."),
+        ({"inner": {"ratio": "x"}}, "inner.ratio must be a finite number, got 'x'."),
+        ({"inner": 3}, "inner must be an object, got 3."),
+    ],
+)
+def test_a_configuration_refuses_what_does_not_fit(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        Checked(**change)
+    assert str(caught.value).startswith(next(iter(change)))
+    with pytest.raises(ValueError, match=rf"^Checked\.{re.escape(next(iter(change)))}"):
+        from_dict(Checked, change)
+
+
+def test_numbers_become_pythons_own() -> None:
+    made = Checked(count=np.int32(3), rate=np.float32(0.25), share=1, span=[np.int64(1), 2])  # type: ignore[arg-type]
+    assert made == Checked(3, 0.25, 1.0, span=(1, 2))
+    values = [made.count, made.rate, made.share, *made.span]
+    assert [type(value) for value in values] == [int, float, float, int, int]
+    assert json.loads(json.dumps(to_dict(made))) == to_dict(made)
+    # Too large for a float, though Python compares it with one.
+    with pytest.raises(ValueError, match=r"^rate .* finite"):
+        Checked(rate=10**400)
+
+
+def test_a_configuration_is_a_frozen_dataclass() -> None:
+    made = Checked(count=2)
+    assert replace(made, count=1) == Checked()
+    assert hash(made) == hash(Checked(count=2)) != hash(Checked())
+    with pytest.raises(ValueError, match=r"^count "):
+        replace(made, count=0)
+    with pytest.raises(FrozenInstanceError):
+        made.count = 3  # type: ignore[misc]
+    with pytest.raises(TypeError, match="'counts'"):
+        Checked(counts=3)  # type: ignore[call-arg]
+
+
+def test_a_type_without_a_rule_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Unruly(Configuration):
+        values: dict  # type: ignore[type-arg]
+
+    with pytest.raises(TypeError, match=r"^values: no rule for the type .*dict"):
+        Unruly({})

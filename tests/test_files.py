@@ -17,7 +17,7 @@ from danp_lib._files import (
     with_sorted_header,
     write_atomically,
 )
-from danp_lib.evaluation.origin import results_folder
+from danp_lib.evaluation.results import results_folder
 from danp_lib.storage.pretrained import pretrained_folders
 from danp_lib.storage.tasks import benchmark_path
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from danp_lib._random import one_by_one, spawn
+from danp_lib._random import draw_rows, spawn
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -35,20 +35,20 @@ def test_use_of_a_spawned_generator_does_not_move_its_parent() -> None:
 
 @pytest.mark.parametrize("draw", [torch.rand, torch.randn])
 @pytest.mark.parametrize("chunks", [[12], [5, 7], [1] * 12])
-def test_one_by_one_does_not_depend_on_the_chunks(
+def test_draw_rows_does_not_depend_on_the_chunks(
     draw: Callable[..., Tensor], chunks: list[int]
 ) -> None:
-    whole = one_by_one(draw, 12, (3, 50), generator=rng(), dtype=torch.float64)
+    whole = draw_rows(draw, 12, (3, 50), generator=rng(), dtype=torch.float64)
     generator = rng()
-    parts = [one_by_one(draw, n, (3, 50), generator=generator, dtype=torch.float64) for n in chunks]
+    parts = [draw_rows(draw, n, (3, 50), generator=generator, dtype=torch.float64) for n in chunks]
     assert whole.shape == (12, 3, 50)
     assert torch.equal(whole, torch.cat(parts))
 
 
-def test_one_by_one_draws_from_the_distribution() -> None:
+def test_draw_rows_draws_from_the_distribution() -> None:
     n = 200_000
-    normal = one_by_one(torch.randn, 20, (n // 20,), generator=rng(), dtype=torch.float64)
-    uniform = one_by_one(torch.rand, 20, (n // 20,), generator=rng(), dtype=torch.float64)
+    normal = draw_rows(torch.randn, 20, (n // 20,), generator=rng(), dtype=torch.float64)
+    uniform = draw_rows(torch.rand, 20, (n // 20,), generator=rng(), dtype=torch.float64)
     assert abs(normal.mean()) < 5 / n**0.5
     assert abs(normal.var() - 1) < 5 * (2 / n) ** 0.5
     assert abs(uniform.mean() - 0.5) < 5 * (1 / 12 / n) ** 0.5
@@ -57,5 +57,5 @@ def test_one_by_one_draws_from_the_distribution() -> None:
 def test_the_global_generator_is_left_alone() -> None:
     before = torch.get_rng_state()
     child, _ = spawn(rng(), 2)
-    one_by_one(torch.randn, 3, (4,), generator=child, dtype=torch.float32)
+    draw_rows(torch.randn, 3, (4,), generator=child, dtype=torch.float32)
     assert torch.equal(before, torch.get_rng_state())

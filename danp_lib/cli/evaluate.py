@@ -1,27 +1,22 @@
-"""``danp evaluate`` and ``danp table``: scores, of one checkpoint and of the benchmark."""
+"""``danp evaluate``, ``danp benchmark`` and ``danp table``: scores, and how they are printed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from danp_lib.cli.info import (
-    checkpoint_path,
-    data_domain,
-    domain_message,
-    load_model,
-    off_domain,
-)
+from danp_lib._files import check_writable
+from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.cli.train import checked_device
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import Task, load_tasks
-from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, evaluate
-from danp_lib.storage.checkpoint import load_scaling
+from danp_lib.evaluation.results import KINDS, run_benchmark, save_result
+from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord, evaluate
 from danp_lib.storage.tasks import benchmark_tasks
 
 
@@ -49,11 +44,8 @@ def evaluate_checkpoint(
     num_samples: int,
     seed: int,
     device: str = "cpu",
-    progress: bool = True,
-) -> dict[str, Any]:
-    """Evaluate a checkpoint on tasks; see :func:`~danp_lib.evaluation.score.evaluate`.
-
-    Tasks and score are in the data's units, as those of ``danp predict`` are.
+) -> Evaluation:
+    """Evaluate a checkpoint on tasks, both in the data's units, and so is the score.
 
     Raises:
         FileNotFoundError: If there is no such checkpoint or task file.
@@ -62,117 +54,126 @@ def evaluate_checkpoint(
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
-    model = load_model(checkpoint, device=device)
-    scaling = load_scaling(checkpoint_path(checkpoint))
-    given = read_tasks(tasks)
-    _check_inputs(given, data_domain(model, scaling), tasks)
+    opened = open_checkpoint(checkpoint, device=device)
     result = evaluate(
-        model,
-        Task(
-            scaling.apply(given.context),
-            scaling.apply(given.target),
-            None if given.pool is None else scaling.apply(given.pool),
-        ).to(target),
+        opened.model,
+        _scaled(read_tasks(tasks), opened, tasks).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),
-        progress=progress,
+        progress=True,
     )
-    log_unit = math.log(scaling.y_unit)
+    log_unit = math.log(opened.scaling.y_unit)
     records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
-    return Evaluation.summarize(records).to_dict()
+    return Evaluation.summarize(records)
 
 
-def _check_inputs(task: Task, domain: tuple[float, float], tasks: str) -> None:
-    """Refuse inputs off a domain before the work, and in the units of the file."""
+def _scaled(task: Task, opened: OpenCheckpoint, name: str) -> Task:
+    """Tasks in the model's units; inputs off the domain are refused in the units of the file."""
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
             real = points.x[points.mask]
-            off = real[off_domain(real, domain)]
-            if off.numel():
-                raise ValueError(f"{tasks}: {key} {domain_message(domain, float(off[0]))}")
+            off = real[~opened.takes(real)]
+            if len(off):
+                raise ValueError(f"{name}: {key} must {opened.rule}, got {off[0].tolist()}.")
+    return task.map(opened.scaling.apply)
 
 
-def render(result: Mapping[str, Any]) -> str:
-    """An evaluation as lines to read: the score, and a row for each context size."""
-    error = result["average_likelihood_ci95"]
+def benchmark(
+    name: str, measure: str, folder: Path, *, seed: int, device: str, compiled: bool, **options: Any
+) -> Path:
+    """Run one measure on the benchmark, and return the file of the result.
+
+    Raises:
+        FileNotFoundError: If the weights or the benchmark set are missing.
+        ValueError: If an argument is not one of its choices.
+    """
+    measures = {kind.measure: content for content, kind in KINDS.items()}
+    if measure not in measures:
+        raise ValueError(f"measure must be one of {', '.join(measures)}, got {measure!r}.")
+    check_writable(folder / "result.json")
+    result = run_benchmark(
+        name,
+        measures[measure],
+        seed=seed,
+        device=checked_device(device),
+        compiled=compiled,
+        folder=folder,
+        progress=True,
+        **{key: value for key, value in options.items() if value is not None},
+    )
+    return save_result(folder, result)
+
+
+def render(result: Evaluation) -> str:
+    """An evaluation as lines: the score, and a row for each context size."""
+    error = result.average_likelihood_ci95
     interval = "" if error is None else f" ± {error:.2f}"
-    lines = [
-        f"average likelihood   {result['average_likelihood']:.2f}{interval}",
-        f"mean log-likelihood  {result['mean_log_likelihood']:.3f} nats per target",
-        f"tasks                {result['num_tasks']}",
-        f"estimator            {result['estimator']}, {result['num_samples']} samples a task",
-        f"cost                 {result['forward_passes']} forward passes, "
-        f"{result['seconds']:.1f} s",
-        "",
-        "context size  tasks  average likelihood  log-likelihood  effective sample size",
-    ]
-    by_size: dict[int, list[Mapping[str, Any]]] = {}
-    for task in result["tasks"]:
-        by_size.setdefault(task["context_size"], []).append(task)
+    by_size: dict[int, list[TaskRecord]] = {}
+    for task in result.tasks:
+        by_size.setdefault(task.context_size, []).append(task)
+    headings = "context size, tasks, average likelihood, log-likelihood, effective sample size"
+    rows = [headings.split(", ")]
     for size, group in sorted(by_size.items()):
-        logs = [task["log_likelihood"] for task in group]
-        sizes = [s for task in group if (s := task["effective_sample_size"]) is not None]
+        part = Evaluation.summarize(group)
+        sizes = [s for task in group if (s := task.effective_sample_size) is not None]
+        numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
-        likelihood = sum(map(math.exp, logs)) / len(logs)
-        lines.append(
-            f"{size:12}  {len(group):5}  {likelihood:18.2f}  {sum(logs) / len(logs):14.3f}  "
-            f"{effective:>21}"
-        )
-    return "\n".join(lines)
+        rows.append([str(size), str(len(group)), *numbers, effective])
+    return "\n".join(
+        [
+            f"average likelihood   {result.average_likelihood:.2f}{interval}",
+            f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
+            f"tasks                {result.num_tasks}",
+            f"estimator            {result.estimator}, {result.num_samples} samples a task",
+            f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
+            "",
+            *aligned(rows),
+        ]
+    )
 
 
-# Headings of the table, and the width of each column; negative widths are of text.
 COLUMNS = {
-    "dataset": -8,
-    "model": -24,
-    "paper": 13,
-    "ours": 14,
-    "estimator": -27,
-    "nats": 7,
-    "CRPS": 6,
-    "50 %": 5,
-    "90 %": 5,
-    "passes": 8,
-    "seconds": 7,
+    "nats": ("mean_log_likelihood", ".3f"),
+    "CRPS": ("crps", ".4f"),
+    "50 %": ("coverage_50", ".1%"),
+    "90 %": ("coverage_90", ".1%"),
+    "passes": ("forward_passes", ",.0f"),
+    "seconds": ("seconds", ".2f"),
 }
+"""Headings of the last columns of the benchmark's table: the key of each, and its format."""
 
 
 def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The benchmark's table as lines to read, a blank where there is no number."""
-    lines = [_aligned(COLUMNS)]
+    """The benchmark's table as lines, with a blank where there is no number."""
+    table = [("dataset", "model", "paper", "ours", "estimator", *COLUMNS)]
     for dataset, models in rows.items():
         for model, row in models.items():
             most = row["num_samples"] or 1
             least = row.get("fewest_samples") or most
             count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-            cells = (
-                dataset,
-                model,
-                _interval(row, "paper"),
-                _interval(row, "ours"),
-                (row["estimator"] or "") + (f" (S = {count})" if most > 1 else ""),
-                _number(row, "mean_log_likelihood", ".3f"),
-                _number(row, "crps", ".4f"),
-                _number(row, "coverage_50", ".1%"),
-                _number(row, "coverage_90", ".1%"),
-                _number(row, "forward_passes", ",.0f"),
-                _number(row, "seconds", ".2f"),
-            )
-            lines.append(_aligned(cells))
-    lines += [
+            estimator = (row["estimator"] or "") + (f" (S = {count})" if most > 1 else "")
+            scores = (_interval(row, "paper"), _interval(row, "ours"))
+            numbers = (_number(row, key, form) for key, form in COLUMNS.values())
+            table.append((dataset, model, *scores, estimator, *numbers))
+    legend = [
         "",
         "paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: mean",
         "log-likelihood per target; CRPS, 50 %, 90 %: of the marginals, and how many targets their",
         "central intervals hold; passes, seconds: U-Net passes and time for a task's likelihood,",
         "by a compiled network where the file of the result says so.",
     ]
-    return "\n".join(lines)
+    return "\n".join([*aligned(table, left=(0, 1, 4)), *legend])
 
 
-def _aligned(cells: Iterable[str]) -> str:
-    columns = zip(cells, COLUMNS.values(), strict=True)
-    return "  ".join(c.rjust(w) if w > 0 else c.ljust(-w) for c, w in columns).rstrip()
+def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
+    """Rows as lines of columns; those in ``left`` are flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if i in left else ">" for i in range(len(widths))]
+    return [
+        "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _interval(row: Mapping[str, Any], key: str) -> str:

@@ -1,8 +1,9 @@
-"""``danp info``, and how the commands find a checkpoint."""
+"""``danp info``, and how the commands open a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,76 +12,65 @@ from torch import Tensor
 from danp_lib._config import to_dict
 from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import count_parameters
-from danp_lib.models.danp import DANP
 from danp_lib.storage.card import card_paths, read_card
-from danp_lib.storage.checkpoint import load_checkpoint, read_header
-from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
+from danp_lib.storage.checkpoint import load_checkpoint, load_scaling, read_header
+from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretrained
 from danp_lib.training.recipes import recipe
 
 
-def checkpoint_path(checkpoint: str) -> Path:
-    """The file that a path or a pretrained name stands for.
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A checkpoint that a command works with.
 
-    Raises:
-        FileNotFoundError: If there is none.
+    Attributes:
+        path: Its file.
+        model: The model.
+        scaling: From the units of the data to the model's.
     """
-    if checkpoint in PRETRAINED:
-        return pretrained_path(checkpoint)
-    if not Path(checkpoint).is_file():
-        raise FileNotFoundError(
-            f"{checkpoint!r} is neither a file nor the name of a pretrained model; the names are "
-            f"{', '.join(PRETRAINED)}."
-        )
-    return Path(checkpoint)
+
+    path: Path
+    model: Any
+    scaling: Scaling
+
+    def takes(self, x: Tensor) -> Tensor:
+        """Which inputs ``(..., dim_x)`` in the units of the data lie in the model's domain."""
+        return self.model.domain.contains(self.scaling.inputs(x))
+
+    @property
+    def rule(self) -> str:
+        """What inputs must do, in words and in the units of the data."""
+        return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}"
 
 
-def load_model(checkpoint: str, *, device: str = "cpu") -> Any:
-    """Load the model that a path or a pretrained name stands for."""
-    if checkpoint in PRETRAINED:
-        return load_pretrained(checkpoint, device=device)
-    return load_checkpoint(checkpoint_path(checkpoint), device=device)
-
-
-def data_domain(model: Any, scaling: Scaling) -> tuple[float, float]:
-    """The interval of inputs, in the units of the data, that a model takes."""
-    config = model.config.base if isinstance(model, DANP) else model.config
-    low, high = (scaling.x_offset + scaling.x_unit * end for end in config.domain)
-    return low, high
-
-
-def off_domain(x: Tensor, domain: tuple[float, float]) -> Tensor:
-    """Which inputs lie off a domain by more than a rounding, which a model lets pass too."""
-    low, high = domain
-    slack = 2.5e-7 * (high - low)
-    return ~((x >= low - slack) & (x <= high + slack))
-
-
-def domain_message(domain: tuple[float, float], found: object) -> str:
-    """What must be said of an input off the domain."""
-    low, high = (float(f"{end:.12g}") for end in domain)
-    return f"must lie in the model's domain [{low}, {high}], got {found}."
+def open_checkpoint(checkpoint: str, *, device: str = "cpu") -> OpenCheckpoint:
+    """Open a checkpoint that is given by its path or by a pretrained model's name."""
+    path = find_checkpoint(checkpoint)
+    load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
+    return OpenCheckpoint(path, load(checkpoint, device=device), load_scaling(path))
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
-    """What a checkpoint and its card, if it has one, say."""
-    path = checkpoint_path(checkpoint)
+    """The configuration of a checkpoint, how it was made, and its card, if it has one."""
+    path = find_checkpoint(checkpoint)
     header = read_header(path)
-    generator = header.task_generator
+    generator = header.generator or {"name": None, "config": None}
     found = {
         "model": header.model,
-        "parameters": count_parameters(load_model(checkpoint)),
+        "parameters": count_parameters(open_checkpoint(checkpoint).model),
         "config": to_dict(header.config),
-        "dataset": None if generator is None else generator.name,
-        "generator": None if generator is None else to_dict(generator),
+        "dataset": generator["name"],
+        "generator": generator["config"],
         "provenance": header.provenance,
     }
     if card_paths(path)[0].is_file():
-        found["card"] = to_dict(read_card(path))
+        said = found.keys() | header.provenance.keys()
+        card = to_dict(read_card(path))
+        found["card"] = {key: value for key, value in card.items() if key not in said}
     return found
 
 
 def describe_recipe(name: str, *, model: str, dataset: str) -> dict[str, Any]:
-    """What a recipe makes, and how."""
+    """The configuration of a recipe's model, its prior and its training."""
     chosen = recipe(name, model=model, dataset=dataset)
     return {
         "model": model,
@@ -94,7 +84,7 @@ def describe_recipe(name: str, *, model: str, dataset: str) -> dict[str, Any]:
 
 
 def render(values: Mapping[str, Any], indent: str = "") -> str:
-    """Nested values as indented lines to read."""
+    """Nested values as indented lines."""
     lines = []
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -18,6 +19,8 @@ from typer.core import TyperGroup
 class OneLineErrors(TyperGroup):
     """A group of commands that ends in one line and exit code 2 where the caller is at fault."""
 
+    debug = False
+
     def main(self, args: Any = None, *others: Any, **extra: Any) -> NoReturn:
         """Run a command line, and exit."""
         arguments = list(sys.argv[1:] if args is None else args)
@@ -26,14 +29,21 @@ class OneLineErrors(TyperGroup):
             result = super().main(arguments or ["--help"], **extra)
         except typer.Abort:
             sys.exit(130)
-        except (ValueError, OSError) as error:
-            _fail(str(error))
         except Exception as error:
+            if self.debug:
+                raise
+            if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):
+                _fail(str(error))
             # A wrong option or command: typer carries its own copy of click in some versions.
             if not hasattr(error, "format_message"):
                 raise
             _fail(error.format_message())
         sys.exit(result if isinstance(result, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was parsed."""
+        self.debug = ctx.params["debug"]
+        return super().invoke(ctx)
 
 
 def _fail(message: str) -> NoReturn:
@@ -51,10 +61,6 @@ app = typer.Typer(
     help="Diffusion-augmented neural processes: train, evaluate and predict.",
 )
 
-Checkpoint = Annotated[
-    str, typer.Argument(help="A checkpoint's file, or the name of a pretrained model.")
-]
-
 
 def _check_seed(seed: int) -> int:
     # What a torch.Generator takes. A range of typer's would fill the help with these numbers.
@@ -63,8 +69,17 @@ def _check_seed(seed: int) -> int:
     return seed
 
 
+CHECKPOINT_HELP = "A checkpoint's file, or the name of a pretrained model."
+Checkpoint = Annotated[str, typer.Argument(help=CHECKPOINT_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Estimator = typer.Option(help="model (as published), noising, both, or autoregressive (a rollout).")
+
+
+def _show(value: Any, render: Callable[[Any], str] | None = None) -> None:
+    """Print a value as lines to read, or as JSON."""
+    print(json.dumps(value, indent=2, allow_nan=False) if render is None else render(value))
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,6 +95,9 @@ def _options(
         typer.Option(
             "--version", help="Print the version.", callback=_print_version, is_eager=True
         ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from: the whole traceback.")
     ] = False,
 ) -> None:
     pass
@@ -98,24 +116,21 @@ def train(
     out: Annotated[
         Path,
         typer.Option(
-            help="A folder for the run and its checkpoint; or the checkpoint itself, ending in "
-            ".safetensors, with the run in runs/."
+            help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
+            "a/m.safetensors, with the run in a/m.run."
         ),
     ],
     recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
     steps: Annotated[int | None, typer.Option(help="Updates; the recipe's if left out.")] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the weights and the tasks.", callback=_check_seed)
-    ] = 0,
+    seed: Seed = 0,
     levels: Annotated[
-        int | None,
-        typer.Option(help="F of a DANP; the paper's Table 2 if left out."),
+        int | None, typer.Option(help="F of a DANP; the paper's Table 2 if left out.")
     ] = None,
     max_minutes: Annotated[
         float | None, typer.Option(help="Stop after this time, with a checkpoint.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the CPU.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Device = "cpu",
     compile_model: Annotated[
         bool | None,
         typer.Option(
@@ -132,7 +147,9 @@ def train(
     """Train a model by a recipe, and write its checkpoint and card.
 
     A run that was stopped goes on where it was when the same command is given again: after Ctrl-C,
-    after a termination signal, or once --max-minutes are over.
+    after a termination signal, or once --max-minutes are over. A run of the recipe paper,
+    whose learning rate is constant, is lengthened by more --steps; the rate of fast falls to zero
+    at the last step, so that its length is fixed.
     """
     from danp_lib.cli.train import run_recipe
     from danp_lib.training.recipes import recipe as get_recipe
@@ -167,13 +184,10 @@ def evaluate(
         str,
         typer.Option(help="A task file, or sawtooth, square or gp for the 310 benchmark tasks."),
     ],
-    estimator: Annotated[
-        str,
-        typer.Option(help="model (as published), noising, both, or autoregressive (a rollout)."),
-    ] = "both",
+    estimator: Annotated[str, Estimator] = "both",
     num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Estimate the likelihood of a model on a set of tasks.
@@ -188,7 +202,68 @@ def evaluate(
     result = evaluate_checkpoint(
         checkpoint, tasks, estimator=estimator, num_samples=num_samples, seed=seed, device=device
     )
-    print(json.dumps(result, indent=2, allow_nan=False) if as_json else render(result))
+    if as_json:
+        _show(result.to_dict())
+    else:
+        _show(result, render)
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  danp benchmark danp-sawtooth --num-samples 1024 --compiled\n"
+    "  danp benchmark ceiling-gp --measure marginals --out runs/results"
+)
+def benchmark(
+    name: Annotated[
+        str, typer.Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
+    ],
+    measure: Annotated[
+        str,
+        typer.Option(
+            help="likelihood; marginals (CRPS and coverage); or samples (the likelihood of a DANP "
+            "against the number of samples)."
+        ),
+    ] = "likelihood",
+    out: Annotated[Path, typer.Option(help="A folder for the result.")] = Path("results"),
+    estimator: Annotated[str | None, Estimator] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(help="Samples a task, for a DANP; 256 if left out.")
+    ] = None,
+    tasks_per_size: Annotated[
+        int | None, typer.Option(help="For samples: tasks of each context size; 1 if left out.")
+    ] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="For samples: leave out every number of samples above.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compiled", help="Compile a DANP's network for 256 samples and more, on a CPU."
+        ),
+    ] = False,
+) -> None:
+    """Measure a pretrained model on its benchmark tasks, and write the result to a folder.
+
+    danp table and the book read these results. A run of --measure samples that was stopped goes on
+    where it was when the same command is given again.
+    """
+    from danp_lib.cli import evaluate as cli_evaluate
+
+    path = cli_evaluate.benchmark(
+        name,
+        measure,
+        out,
+        seed=seed,
+        device=device,
+        compiled=compiled,
+        estimator=estimator,
+        num_samples=num_samples,
+        tasks_per_size=tasks_per_size,
+        max_samples=max_samples,
+    )
+    print(path)
 
 
 @app.command(epilog="\b\nExample:\n  danp table --json")
@@ -201,8 +276,15 @@ def table(as_json: AsJson = False) -> None:
     from danp_lib.cli.evaluate import render_table
     from danp_lib.evaluation.table import table as get_table
 
-    rows = get_table()
-    print(json.dumps(rows, indent=2, allow_nan=False) if as_json else render_table(rows))
+    _show(get_table(), None if as_json else render_table)
+
+
+@app.command(hidden=True, epilog="\b\nExample:\n  danp tasks runs/benchmark_tasks")
+def tasks(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
+    """Draw the sets of benchmark tasks anew, and write them to a folder, once."""
+    from danp_lib.storage.tasks import write_benchmarks
+
+    write_benchmarks(folder)
 
 
 @app.command(
@@ -238,7 +320,6 @@ def predict(
     """
     from danp_lib.cli import predict as cli_predict
 
-    levels = cli_predict.parse_quantiles(quantiles)
     cli_predict.predict(
         checkpoint,
         context,
@@ -247,7 +328,7 @@ def predict(
         x=x,
         y=y,
         num_samples=num_samples,
-        quantiles=levels,
+        quantiles=cli_predict.parse_quantiles(quantiles),
         samples=samples,
         seed=seed,
     )
@@ -259,10 +340,7 @@ def predict(
     "  danp info --model danp --dataset sawtooth --recipe paper --json"
 )
 def info(
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(help="A checkpoint's file, or the name of a pretrained model."),
-    ] = None,
+    checkpoint: Annotated[str | None, typer.Argument(help=CHECKPOINT_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="danp, convcnp, convgnp, ar-convcnp.")] = None,
     dataset: Annotated[str | None, typer.Option(help="sawtooth, square or gp.")] = None,
     recipe: Annotated[str | None, typer.Option(help="paper or fast.")] = None,
@@ -279,7 +357,29 @@ def info(
         if model is None or dataset is None:
             raise ValueError("info needs a checkpoint, or --model and --dataset.")
         found = describe_recipe(recipe or "fast", model=model, dataset=dataset)
-    print(json.dumps(found, indent=2) if as_json else render(found))
+    _show(found, None if as_json else render)
+
+
+@app.command(epilog="\b\nExample:\n  danp export --web danp-sawtooth --out my-page")
+def export(
+    web: Annotated[str, typer.Option(help="A DANP's checkpoint or name, for a web page.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the page's files to.")],
+) -> None:
+    """Write a model as a page that answers in a browser, without a server or a network.
+
+    The folder gets the model's weights and configuration as one script, the engine as another, and
+    an index.html that shows how a page of one's own has them. To put the engine together takes the
+    package wasmtime.
+    """
+    from danp_lib.cli.info import open_checkpoint
+    from danp_lib.storage.checkpoint import read_header
+    from danp_lib.storage.web import export_page
+
+    opened = open_checkpoint(web)
+    name, prior = opened.path.stem, read_header(opened.path).task_generator
+    scaling = opened.scaling
+    for made in export_page(opened.model, name, out, task_generator=prior, scaling=scaling):
+        print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)
 
 
 def main() -> None:

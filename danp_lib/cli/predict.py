@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,19 +15,12 @@ import torch
 from torch import Tensor
 
 from danp_lib._files import check_output, write_atomically
-from danp_lib.cli.info import (
-    checkpoint_path,
-    data_domain,
-    domain_message,
-    load_model,
-    off_domain,
-)
+from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.data.points import PointSet
-from danp_lib.data.scaling import Scaling
-from danp_lib.data.tables import read_columns, read_number, read_output
-from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.models.danp import DANP
-from danp_lib.storage.checkpoint import load_scaling, read_header
+from danp_lib.data.tables import read_columns, read_numbers, refuse
+from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.pretrained import find_checkpoint
 
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
@@ -37,50 +29,27 @@ FAR = 10.0
 """In a model's units, where y has a spread near 1, values beyond this are in other units."""
 
 
-def read_points(
-    path: Path, columns: Sequence[str], *, domain: tuple[float, float]
-) -> list[list[float]]:
+def read_points(path: Path, columns: Sequence[str], opened: OpenCheckpoint) -> list[Tensor]:
     """Read numbers from the named columns of a CSV file with a header; others are ignored.
 
     Args:
         path: The file; it is read once, and may be a pipe.
         columns: Names of the columns wanted: of the inputs, and where there is a second, of the
             outputs, of which some may be missing.
-        domain: The interval that inputs must lie in.
+        opened: The model, with its domain and its units.
 
     Returns:
-        One list a row, in the order of ``columns``; a missing output is NaN.
+        For each column its numbers in float64, ``(rows,)``; a missing output is NaN.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    readers = (_input, read_output)
-    points = []
-    for where, cells in read_columns(path, columns):
-        parts = zip(cells, columns, readers, strict=False)
-        row = [read(cell, column, where) for cell, column, read in parts]
-        for value, column, cell in zip(row, columns, cells, strict=True):
-            # The models compute in float32.
-            if abs(value) > torch.finfo(torch.float32).max:
-                raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
-        if off_domain(torch.tensor(row[0], dtype=torch.float64), domain):
-            raise ValueError(f"{where}: {columns[0]} {domain_message(domain, cells[0])}")
-        points.append(row)
-    return points
-
-
-def _input(cell: str, column: str, where: str) -> float:
-    if re.match(r"\d{4}-\d\d", cell):
-        raise ValueError(
-            f"{where}: {column} must be a number, got the date {cell!r}; give it as a year, as "
-            "from_csv reads it."
-        )
-    value = read_number(cell, column, where)
-    if not math.isfinite(value):
-        raise ValueError(f"{where}: {column} must be finite, got {cell!r}.")
-    return value
+    cells, *outputs = read_columns(path, columns)
+    inputs = torch.from_numpy(read_numbers(cells))
+    refuse(cells, ~opened.takes(inputs.unsqueeze(-1)).numpy(), opened.rule)
+    return [inputs, *(torch.from_numpy(read_numbers(each, missing=True)) for each in outputs)]
 
 
 def parse_quantiles(text: str) -> list[float]:
@@ -107,34 +76,17 @@ def predict(
     at: Path,
     out: Path,
     *,
-    x: str = "x",
-    y: str = "y",
+    x: str,
+    y: str,
     num_samples: int,
     quantiles: Sequence[float],
     samples: int,
     seed: int,
 ) -> int:
-    """Predict at the inputs of one CSV file from the points of another.
-
-    Writes the inputs, ``mean``, ``sd`` (standard deviation), one ``q`` a quantile, and one
-    ``sample_`` a joint sample, to the last digit, in the order of ``at``. What may be a mistake in
-    the context is said on the standard error.
-
-    Args:
-        checkpoint: A checkpoint's file, or the name of a pretrained model.
-        context: CSV with columns of inputs and outputs; it may hold no points, and where an output
-            is missing there is none.
-        at: CSV with a column of inputs.
-        out: Where to write; the file appears whole or not at all.
-        x: Name of the columns of inputs.
-        y: Name of the column of outputs.
-        num_samples: Components of a DANP's mixture.
-        quantiles: Levels of the quantiles, in (0, 1).
-        samples: Number of samples to write; a model for rollouts draws them by one.
-        seed: Of all randomness.
+    """Predict at the inputs of one CSV file from the points of another, as ``danp predict`` says.
 
     Returns:
-        Number of rows written.
+        Number of rows written; the file appears whole or not at all.
 
     Raises:
         OSError: If a file is missing, or the result cannot be written.
@@ -142,37 +94,35 @@ def predict(
             number is out of range.
     """
     _check_columns(x, y, quantiles, samples)
-    source = checkpoint_path(checkpoint)
-    check_output(out, source, context, at)
-    model, scaling = load_model(checkpoint), load_scaling(source)
-    domain = data_domain(model, scaling)
-    rows = read_points(context, (x, y), domain=domain)
-    known = [row for row in rows if not math.isnan(row[1])]
-    inputs = [value for (value,) in read_points(at, (x,), domain=domain)]
-    if not inputs:
+    check_output(out, find_checkpoint(checkpoint), context, at)
+    opened = open_checkpoint(checkpoint)
+    model, scaling = opened.model, opened.scaling
+    known, values = read_points(context, (x, y), opened)
+    (inputs,) = read_points(at, (x,), opened)
+    if not len(inputs):
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
-    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
-    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
-    for note in _notes(given, len(rows) - len(known), read_header(source).provenance):
+    real = ~values.isnan()
+    given = scaling.apply(PointSet(known[real].reshape(1, -1, 1), values[real].reshape(1, -1, 1)))
+    for note in _notes(given, int((~real).sum()), read_header(opened.path).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
-    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
-    # Joint samples need all inputs together. Marginals do not: equal seeds give equal walks.
-    parts = xt.split(xt.shape[1] if samples else AT_ONCE, dim=1)
-    tables = [
-        _columns(
-            model,
-            given,
-            part,
-            scaling,
-            num_samples=num_samples,
-            quantiles=quantiles,
-            samples=samples,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        for part in parts
-    ]
+    xt = scaling.inputs(inputs.reshape(1, -1, 1))
+    generator = torch.Generator().manual_seed(seed)
+    predictive = model.condition_on(given, num_samples=num_samples, generator=generator)
+    # Joint samples need all inputs together; marginals do not.
+    tables = []
+    for part in xt.split(xt.shape[1] if samples else AT_ONCE, dim=1):
+        scaled = scaling.predictive(predictive(part))
+        table = {"mean": scaled.mean, "sd": scaled.stddev}
+        table |= {f"q{level!r}": scaled.quantile(level) for level in quantiles}
+        if samples and model.autoregressive:
+            own = ar_sample(model, given, part, num_samples=samples, generator=generator).values
+            drawn = scaling.y_offset + scaling.y_unit * own.double()
+        else:
+            drawn = scaled.sample((samples,), generator=generator)
+        table |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
+        tables.append({name: values.flatten().tolist() for name, values in table.items()})
     columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
-    _write(out, {x: inputs, **columns})
+    _write(out, {x: inputs.tolist(), **columns})
     return len(inputs)
 
 
@@ -196,35 +146,6 @@ def _write(out: Path, columns: Mapping[str, Sequence[float]]) -> None:
     write_atomically(out, text.getvalue())
 
 
-def _columns(
-    model: Any,
-    given: PointSet,
-    xt: Tensor,
-    scaling: Scaling,
-    *,
-    num_samples: int,
-    quantiles: Sequence[float],
-    samples: int,
-    generator: torch.Generator,
-) -> dict[str, list[float]]:
-    """The columns of the result but for the inputs, in the data's units."""
-    if isinstance(model, DANP):
-        scaled: Any = model.predict(given, xt, num_samples=num_samples, generator=generator)
-    else:
-        scaled = model.predict(given, xt)
-    predictive = scaling.predictive(scaled)
-    columns: dict[str, Tensor] = {"mean": predictive.mean, "sd": predictive.stddev}
-    columns |= {f"q{level!r}": predictive.quantile(level) for level in quantiles}
-    if samples:
-        if isinstance(model, ARConvCNP):
-            own = ar_sample(model, given, xt, num_samples=samples, generator=generator).values
-            drawn = scaling.y_offset + scaling.y_unit * own.double()
-        else:
-            drawn = predictive.sample((samples,), generator=generator)
-        columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
-    return {name: values.flatten().tolist() for name, values in columns.items()}
-
-
 def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list[str]:
     """What in a context, in the model's units, may be a mistake."""
     notes = []
@@ -240,6 +161,6 @@ def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list
         if given.num_points > most:
             notes.append(
                 f"{given.num_points} points are more than the {most} that the model was trained "
-                "with, and its answer may be sure and wrong."
+                "with: its uncertainty is not reliable there."
             )
     return notes

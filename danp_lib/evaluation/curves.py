@@ -1,17 +1,18 @@
 """The likelihood of a DANP against the number of samples: the curve of a task, averages of curves.
 
-The paper's estimator, samples from the model, with up to 50,000 of them (Figure 5), beside the one
-that takes one half from the model and the other by noising the true function, with far fewer. The
-samples of a task are drawn once; the first S of them give the estimate with S.
+The paper's estimator, with ancestral samples alone and up to 50,000 of them (Figure 5), beside the
+balance heuristic of ancestral and forward-noised samples, with far fewer. The samples of a task are
+drawn once; the first S of them give the estimate with S.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
@@ -52,13 +53,10 @@ class SampleCurve:
     seconds: float
 
     def __post_init__(self) -> None:
-        lengths = {len(self.num_samples), len(self.log_likelihood), len(self.effective_sample_size)}
-        if len(lengths) > 1:
-            raise ValueError(
-                "log_likelihood and effective_sample_size must have one number for each of the "
-                f"{len(self.num_samples)} num_samples, got {len(self.log_likelihood)} and "
-                f"{len(self.effective_sample_size)}."
-            )
+        count = len(self.num_samples)
+        for key in ("log_likelihood", "effective_sample_size"):
+            if (found := len(getattr(self, key))) != count:
+                raise ValueError(f"{key} must have {count} numbers, one for each S, got {found}.")
 
 
 @dataclass(frozen=True)
@@ -108,13 +106,54 @@ class Samples:
             curves=tuple(curves),
         )
 
-    def select(
-        self, estimator: Estimator, context_size: int | None = None
-    ) -> tuple[SampleAverage, ...]:
-        """The averages of one estimator in ascending order of S, overall or of a context size."""
-        averages = self.overall if context_size is None else self.by_context_size
-        found = (a for a in averages if (a.estimator, a.context_size) == (estimator, context_size))
-        return tuple(sorted(found, key=lambda a: a.num_samples))
+
+def score_samples(
+    model: DANP,
+    task: Task,
+    *,
+    tasks_per_size: int = 1,
+    max_samples: int | None = None,
+    generator: torch.Generator,
+    done: Sequence[SampleCurve] = (),
+    keep: Callable[[Samples], None] | None = None,
+    progress: bool = False,
+) -> Samples:
+    """The curves of the first tasks of every context size.
+
+    Args:
+        model: The model.
+        task: The tasks, with a pool.
+        tasks_per_size: How many tasks of each context size.
+        max_samples: Leave out every S above it; all of :data:`NUM_SAMPLES` where left out.
+        generator: Source of randomness; the samples of a task do not depend on the other tasks.
+        done: Curves of an earlier call, which are not computed again.
+        keep: Called after every task with all curves there are.
+        progress: Show a progress bar on the standard error.
+
+    Raises:
+        ValueError: If the model draws no samples, or a number is out of range.
+    """
+    if model.num_levels < 1:
+        raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
+    counts = set(counts_up_to(max_samples).items())
+    sizes = task.context.sizes.tolist()
+    rows_of = {n: [row for row, size in enumerate(sizes) if size == n] for n in sorted({*sizes})}
+    most = min(map(len, rows_of.values()))
+    if not 1 <= tasks_per_size <= most:
+        raise ValueError(f"tasks_per_size must lie in 1..{most}, got {tasks_per_size}.")
+    rows = [row for group in rows_of.values() for row in group[:tasks_per_size]]
+    streams = spawn(generator, task.batch_size)
+    curves = list(done)
+    for row in tqdm(rows, desc="tasks", disable=not progress):
+        if {(c.estimator, c.num_samples) for c in curves if c.row == row} == counts:
+            continue
+        new = sample_curves(
+            model, task[row], row=row, max_samples=max_samples, generator=streams[row]
+        )
+        curves = [curve for curve in curves if curve.row != row] + list(new)
+        if keep is not None:
+            keep(Samples.summarize(curves))
+    return Samples.summarize([curve for row in rows for curve in curves if curve.row == row])
 
 
 def sample_curves(
@@ -124,17 +163,15 @@ def sample_curves(
     row: int = 0,
     max_samples: int | None = None,
     generator: torch.Generator,
-    chunk_size: int = CHUNK_SIZE,
 ) -> tuple[SampleCurve, ...]:
     """The curves of one task, one for each estimator.
 
     Args:
         model: The model.
         task: One task, with a pool.
-        row: Its place in a benchmark set.
-        max_samples: Leave out every S above it; all of :data:`NUM_SAMPLES` where left out.
+        row: Its index in the benchmark set.
+        max_samples: As in :func:`score_samples`.
         generator: Source of randomness; each estimator's is spawned from it.
-        chunk_size: Number of samples computed at a time; it bounds the memory only.
 
     Raises:
         ValueError: If there is no S left, or the model cannot take the task.
@@ -149,16 +186,15 @@ def sample_curves(
             estimator=estimator,
             num_samples=counts[-1],
             generator=stream,
-            chunk_size=chunk_size,
+            chunk_size=CHUNK_SIZE,
         )
+        log_likelihoods = (float(log_mean(terms[:s])) / task.target.num_points for s in counts)
         curve = SampleCurve(
             row=row,
             context_size=int(task.context.sizes),
             estimator=estimator,
             num_samples=counts,
-            log_likelihood=tuple(
-                float(log_mean(terms[:s])) / task.target.num_points for s in counts
-            ),
+            log_likelihood=tuple(log_likelihoods),
             effective_sample_size=tuple(float(effective_sample_size(terms[:s])) for s in counts),
             forward_passes=1 + model.num_levels * counts[-1],
             seconds=time.perf_counter() - start,
@@ -184,19 +220,23 @@ def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
 
 
 def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
-    """One average for each estimator and S."""
+    """One average for each estimator and S, of all curves or of those of a context size."""
     logs: dict[tuple[Estimator, int], list[float]] = {}
     for curve in curves:
-        if context_size is None or curve.context_size == context_size:
+        if context_size in (None, curve.context_size):
             for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
                 logs.setdefault((curve.estimator, count), []).append(log)
     averages = []
     for (estimator, count), values in logs.items():
         each = torch.tensor(values, dtype=torch.float64)
-        likelihood, error = mean_and_ci95(each.exp())
         averages.append(
             SampleAverage(
-                estimator, count, context_size, len(values), likelihood, error, float(each.mean())
+                estimator,
+                count,
+                context_size,
+                len(values),
+                *mean_and_ci95(each.exp()),
+                float(each.mean()),
             )
         )
     return tuple(averages)

@@ -1,126 +1,323 @@
-"""Benchmark results in files: the records of every task, and where they come from."""
+"""Results on the benchmark tasks: how each kind is made, and its file.
+
+There are three kinds: scores of the likelihood, scores of the marginals, and curves of the
+likelihood against the number of samples. A file holds where the result comes from, the model's
+configuration, a summary, and the records that the summary is computed from.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from danp_lib.evaluation.origin import (
-    CEILING,
-    NAMES,
-    Origin,
-    Provenance,
-    check_scores,
-    command_line,
-    load_subject,
-    read_result,
-    results_folder,
-    write_result,
-)
-from danp_lib.evaluation.score import CHUNK_SIZE, ESTIMATORS, Estimator, Evaluation, evaluate
+from danp_lib._config import from_dict, to_dict
+from danp_lib._files import data_folders, write_atomically
+from danp_lib.data.generators import GENERATORS
+from danp_lib.evaluation.curves import Samples, score_samples
+from danp_lib.evaluation.marginals import Marginals, score_marginals
+from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate
+from danp_lib.exact.oracles import ORACLES
+from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
+from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
-__all__ = [
-    "CEILING",
-    "NAMES",
-    "Origin",
-    "Result",
-    "load_results",
-    "result_name",
-    "results_folder",
-    "run_benchmark",
-    "save_results",
-]
+CEILING = "ceiling"
+"""The name of the exact predictives among the results.
+
+They have the models' variance floor. On the GP they are a yardstick and no limit, see
+:class:`~danp_lib.exact.gp.GaussianProcessOracle`.
+"""
+
+NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in GENERATORS))
+"""What can be evaluated: the pretrained models, ``"ceiling-gp"`` and so on."""
+
+Content = TypeVar("Content", Evaluation, Marginals, Samples)
 
 
 @dataclass(frozen=True)
-class Result(Provenance):
-    """An evaluation and where it comes from.
+class Kind:
+    """One kind of result.
 
     Attributes:
-        evaluation: The scores and the records.
+        measure: What is measured, as ``danp benchmark`` calls it.
+        key: Name of the content in a file.
+        score: The function from a model, tasks, a generator and options to the content.
+        options: Names of the options.
+        summarize: The content anew, from the records in it.
     """
 
-    evaluation: Evaluation
+    measure: str
+    key: str
+    score: Callable[..., Any]
+    options: tuple[str, ...]
+    summarize: Callable[[Any], Any]
+
+
+KINDS: dict[type[Any], Kind] = {
+    Evaluation: Kind(
+        "likelihood",
+        "evaluation",
+        evaluate,
+        ("estimator", "num_samples"),
+        lambda content: Evaluation.summarize(content.tasks),
+    ),
+    Marginals: Kind(
+        "marginals",
+        "marginals",
+        score_marginals,
+        ("num_samples",),
+        lambda content: Marginals.summarize(content.tasks, num_samples=content.num_samples),
+    ),
+    Samples: Kind(
+        "samples",
+        "samples",
+        score_samples,
+        ("tasks_per_size", "max_samples"),
+        lambda content: Samples.summarize(content.curves),
+    ),
+}
+"""The kinds of results, by the class of their content."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a result comes from.
+
+    Attributes:
+        name: One of :data:`NAMES`.
+        dataset: Name of the benchmark set.
+        weights: SHA-256 of the checkpoint, or ``None`` for an oracle.
+        tasks: SHA-256 of the benchmark set.
+        seed: Of the samples.
+        commit: The library's commit in git, or ``None`` where that is not known.
+        hardware: The machine.
+        danp_lib: Version of this library.
+        torch: Version of PyTorch.
+        compiled: Whether the network was compiled for passes of many samples, which matters where
+            seconds are compared.
+    """
+
+    name: str
+    dataset: str
+    weights: str | None
+    tasks: str
+    seed: int
+    commit: str | None
+    hardware: Hardware
+    danp_lib: str
+    torch: str
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Result(Generic[Content]):
+    """A result and where it comes from; of a run that was resumed, from where it began.
+
+    Attributes:
+        origin: Where it comes from.
+        configuration: The model's, as JSON.
+        content: Summary and records.
+    """
+
+    origin: Origin
+    configuration: dict[str, Any]
+    content: Content
+
+
+def load_model(
+    name: str, *, seed: int = 0, device: torch.device | str = "cpu", compiled: bool = False
+) -> tuple[Any, Origin]:
+    """A pretrained model, or the ceiling, and the origin of a result of it on its benchmark set.
+
+    Args:
+        name: One of :data:`NAMES`.
+        seed: Of the samples.
+        device: Where to put the model; an oracle computes on the CPU.
+        compiled: Compile a DANP's network for passes of
+            :data:`~danp_lib.evaluation.score.CHUNK_SIZE` samples, if
+            :func:`~danp_lib.inference.compiling.can_compile` says so.
+
+    Raises:
+        ValueError: If there is no such name.
+        FileNotFoundError: If the weights or the benchmark set are missing.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
+    kind, dataset = name.rsplit("-", 1)
+    if kind == CEILING:
+        model: Any = ORACLES[dataset]()
+        weights, compiled = None, False
+    else:
+        model, weights = load_pretrained(name, device=device), sha256(pretrained_path(name))
+        compiled = compiled and model.name == "danp" and can_compile(device)
+    if compiled:
+        compile_unet(model, batch_size=CHUNK_SIZE)
+    origin = Origin(
+        name=name,
+        dataset=dataset,
+        weights=weights,
+        tasks=sha256(benchmark_path(dataset)),
+        seed=seed,
+        commit=commit(),
+        hardware=hardware("cpu" if weights is None else device),
+        compiled=compiled,
+        **versions(),
+    )
+    return model, origin
 
 
 def run_benchmark(
     name: str,
+    content: type[Content],
     *,
-    estimator: Estimator = "both",
-    num_samples: int = 256,
     seed: int = 0,
     device: torch.device | str = "cpu",
     compiled: bool = False,
+    folder: str | os.PathLike[str] | None = None,
     progress: bool = False,
-) -> Result:
-    """Evaluate a pretrained model, or the ceiling, on the benchmark set of its dataset.
+    **options: Any,
+) -> Result[Content]:
+    """Measure a pretrained model, or the ceiling, on the benchmark set of its dataset.
 
     Args:
-        name: One of :data:`~danp_lib.evaluation.origin.NAMES`.
-        estimator: As in :func:`~danp_lib.evaluation.score.evaluate`.
-        num_samples: Likewise.
+        name: One of :data:`NAMES`; for :class:`~danp_lib.evaluation.curves.Samples`, a DANP's.
+        content: What to measure, a key of :data:`KINDS`.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
-        compiled: As in :func:`~danp_lib.evaluation.origin.load_subject`, where there are samples
-            enough.
+        compiled: As in :func:`load_model`, where there are samples enough.
+        folder: Where to keep the curves of :class:`~danp_lib.evaluation.curves.Samples` after every
+            task. The same call resumes from there, and :func:`save_result` deletes what is kept.
         progress: Show a progress bar on the standard error.
+        **options: Of :func:`~danp_lib.evaluation.score.evaluate`,
+            :func:`~danp_lib.evaluation.marginals.score_marginals` or
+            :func:`~danp_lib.evaluation.curves.score_samples`, as :data:`KINDS` names them.
 
     Raises:
-        ValueError: If the name or another argument is not one of its choices.
+        ValueError: If an argument is not one of its choices, or what is kept is of other weights,
+            tasks, seed or versions.
         FileNotFoundError: If the weights or the benchmark set are missing.
     """
-    compiled = compiled and num_samples >= CHUNK_SIZE
-    subject = load_subject(name, seed=seed, device=device, compiled=compiled)
-    evaluation = evaluate(
-        subject.model,
-        subject.tasks,
-        estimator=estimator,
-        num_samples=num_samples,
-        generator=subject.generator,
-        progress=progress,
-    )
-    return Result(subject.origin, subject.configuration, evaluation)
+    kind = KINDS[content]
+    for key, value in options.items():
+        if key not in kind.options:
+            raise ValueError(
+                f"{key} = {value!r} is no option for {kind.measure}, which has "
+                f"{', '.join(kind.options)}."
+            )
+    counts = (options.get(key) for key in ("num_samples", "max_samples"))
+    compiled = compiled and all(count is None or count >= CHUNK_SIZE for count in counts)
+    model, origin = load_model(name, seed=seed, device=device, compiled=compiled)
+    configuration = to_dict(getattr(model, "config", model))
+    if content is Samples and folder is not None:
+        path = _partial(Path(folder) / result_name(name, kind.key))
+        if path.is_file():
+            before = load_result(path, Samples)
+            _check_resumable(path, before.origin, origin)
+            origin = before.origin
+            options["done"] = before.content.curves
+        options["keep"] = lambda samples: _write(path, Result(origin, configuration, samples))
+    device = "cpu" if origin.weights is None else device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    tasks = benchmark_tasks(origin.dataset).to(device)
+    measured = kind.score(model, tasks, generator=generator, progress=progress, **options)
+    return Result(origin, configuration, measured)
 
 
-def result_name(name: str, estimator: str) -> str:
-    """The file name of a result, such as ``danp-sawtooth-both.json``."""
-    return f"{name}-{estimator}.json"
+def result_name(name: str, what: str) -> str:
+    """The file name of a result, such as ``danp-sawtooth-both.json``.
+
+    Args:
+        name: One of :data:`NAMES`.
+        what: The estimator of a likelihood, ``"marginals"`` or ``"samples"``.
+    """
+    return f"{name}-{what}.json"
 
 
-def save_results(folder: str | os.PathLike[str], result: Result) -> Path:
-    """Write a result to a folder, under its own name, and return the path."""
-    path = Path(folder) / result_name(result.origin.name, result.evaluation.estimator)
-    return write_result(path, result.origin, result.configuration, evaluation=result.evaluation)
+def results_folder() -> Path:
+    """Where the results lie: the first of :func:`~danp_lib._files.data_folders` that exists."""
+    folders = data_folders("results")
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
-def load_results(path: str | os.PathLike[str]) -> Result:
-    """Read a result.
+def save_result(folder: str | os.PathLike[str], result: Result[Content]) -> Path:
+    """Write a result to a folder, whole or not at all, under its own name, and return the path."""
+    what = getattr(result.content, "estimator", KINDS[type(result.content)].key)
+    path = Path(folder) / result_name(result.origin.name, what)
+    _write(path, result)
+    _partial(path).unlink(missing_ok=True)
+    return path
+
+
+def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[Content]:
+    """Read a result, strictly.
+
+    Args:
+        path: Where it lies.
+        content: Class of the content.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a result, or its scores are not those of its records.
+        ValueError: If it is no such result, or its summary is not that of its records; with the
+            path and the key that is wrong.
     """
-    origin, configuration, (evaluation,) = read_result(path, evaluation=Evaluation)
-    check_scores(
-        path,
-        evaluation,
-        Evaluation.summarize(evaluation.tasks),
-        ("average_likelihood", "average_likelihood_ci95", "mean_log_likelihood"),
-    )
-    return Result(origin, configuration, evaluation)
+    path, kind = Path(path), KINDS[content]
+    if not path.is_file():
+        raise FileNotFoundError(f"no result at {path}.")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise ValueError(f"a result must be an object, got {document!r}.")
+        configuration = document.pop("configuration", {})
+        found = from_dict(content, document.pop(kind.key, None), name=kind.key)
+        origin = from_dict(Origin, document, name="result")
+        _check_summary(kind.key, found, kind.summarize(found))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Result(origin, configuration, found)
 
 
-if __name__ == "__main__":
-    parser = command_line(
-        "evaluation.results",
-        "Evaluate on a benchmark set and write the result to a folder.",
-        compilable=True,
-    )
-    parser.add_argument("--estimator", choices=ESTIMATORS, default="both")
-    parser.add_argument("--num-samples", type=int, default=256)
-    options = vars(parser.parse_args())
-    out = options.pop("out")
-    print(save_results(out, run_benchmark(**options, progress=True)))
+def _write(path: Path, result: Result[Content]) -> None:
+    key = KINDS[type(result.content)].key
+    document = to_dict(result.origin) | {"configuration": result.configuration}
+    document[key] = to_dict(result.content)
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _partial(path: Path) -> Path:
+    """The file that a run keeps what is done in."""
+    return path.with_suffix(".partial.json")
+
+
+def _check_resumable(path: Path, before: Origin, now: Origin) -> None:
+    for key in ("name", "weights", "tasks", "seed", "danp_lib", "torch"):
+        found, expected = getattr(before, key), getattr(now, key)
+        if found != expected:
+            raise ValueError(
+                f"{path} must be of {key} {expected} to be resumed, got {found}; delete it to "
+                "start anew."
+            )
+
+
+def _check_summary(key: str, found: Any, expected: Any) -> None:
+    """Refuse a summary that differs by more than rounding from that of its records."""
+    if is_dataclass(found):
+        for field in fields(found):
+            pair = (getattr(found, field.name), getattr(expected, field.name))
+            _check_summary(f"{key}.{field.name}", *pair)
+    elif isinstance(found, tuple) and found is not expected:
+        if len(found) != len(expected):
+            raise ValueError(f"{key} must hold {len(expected)} entries, got {len(found)}.")
+        for i, pair in enumerate(zip(found, expected, strict=True)):
+            _check_summary(f"{key}[{i}]", *pair)
+    elif found != expected:
+        numbers = isinstance(found, float) and isinstance(expected, float)
+        if not numbers or not math.isclose(found, expected, rel_tol=1e-9):
+            raise ValueError(f"{key} must be {expected}, as its records say, got {found}.")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,16 +22,16 @@ from danp_lib._config import to_dict
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
 from danp_lib.exact.oracles import Oracle
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 
 CHUNK_SIZE = 256
 """Number of samples computed at a time, where nothing else is asked for."""
 
 Estimator = Literal["model", "noising", "both", "autoregressive"]
 ESTIMATORS = ("model", "noising", "both", "autoregressive")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -121,20 +122,33 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     return float(values.mean()), error
 
 
+def score_each(
+    score: Callable[..., T],
+    task: Task,
+    *,
+    generator: torch.Generator,
+    progress: bool,
+) -> list[T]:
+    """The records of tasks, each scored with a generator of its own, spawned from one."""
+    streams = spawn(generator, task.batch_size)
+    # Left by an error too, so that its message has a line of its own.
+    with tqdm(streams, desc="tasks", disable=not progress) as bar:
+        return [score(task[row], generator=stream) for row, stream in enumerate(bar)]
+
+
 def evaluate(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     estimator: Estimator = "both",
     num_samples: int = 256,
     generator: torch.Generator,
-    chunk_size: int = CHUNK_SIZE,
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
 
-    Each task has random numbers of its own, spawned from ``generator``: with the same seed and
-    number of tasks, :func:`evaluate_task` repeats any one of them.
+    With the same seed and number of tasks, :func:`evaluate_task` repeats any one of them with the
+    generator that :func:`score_each` spawns for it.
 
     Args:
         model: A trained model, or an oracle.
@@ -144,7 +158,6 @@ def evaluate(
             rolls out the other models too, oracles excepted.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         generator: Source of randomness, on the device of model and tasks.
-        chunk_size: Number of samples computed at a time; it bounds the memory only.
         progress: Show a progress bar on the standard error.
 
     Raises:
@@ -153,25 +166,12 @@ def evaluate(
     """
     task.check()
     _check_targets(task)
-    streams = spawn(generator, task.batch_size)
-    # Left by an error too, so that its message has a line of its own.
-    with tqdm(range(task.batch_size), desc="tasks", disable=not progress) as rows:
-        records = [
-            evaluate_task(
-                model,
-                task[row],
-                estimator=estimator,
-                num_samples=num_samples,
-                generator=streams[row],
-                chunk_size=chunk_size,
-            )
-            for row in rows
-        ]
-    return Evaluation.summarize(records)
+    score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
+    return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))
 
 
 def evaluate_task(
-    model: ConvNP | DANP | Oracle,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     estimator: Estimator,
@@ -191,29 +191,17 @@ def evaluate_task(
     task.check()
     _check_targets(task)
     start = time.perf_counter()
-    sampled = isinstance(model, DANP) and model.num_levels > 0
-    used, size, passes = "exact", None if sampled else 1.0, 0
-    if not isinstance(model, (ConvNP, DANP)):
-        values = model.log_prob(task.context, task.target)
-    elif isinstance(model, ARConvCNP) or estimator == "autoregressive":
-        rollout = ar_log_prob(
-            model, task, generator=generator, num_samples=num_samples, chunk_size=chunk_size
-        )
-        values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
-    else:
-        result = log_likelihood(
-            model,
-            task,
-            estimator=estimator,
-            num_samples=num_samples,
-            generator=generator,
-            chunk_size=chunk_size,
-        )
-        values, passes = result.values, result.forward_passes
-        if sampled:
-            used, size = estimator, float(result.effective_sample_size)
+    result = log_likelihood(
+        model,
+        task,
+        estimator=estimator,
+        num_samples=num_samples,
+        generator=generator,
+        chunk_size=chunk_size,
+    )
     context_size = int(task.context.sizes)
-    value = float(values) / task.target.num_points
+    value = float(result.values) / task.target.num_points
+    size = float(result.effective_sample_size)
     if not math.isfinite(value):
         raise ValueError(
             f"the model's log-likelihood must be finite, got {value} for a task with "
@@ -222,10 +210,10 @@ def evaluate_task(
     return TaskRecord(
         context_size=context_size,
         log_likelihood=value,
-        estimator=used,
-        num_samples=num_samples if sampled else 1,
-        effective_sample_size=size,
-        forward_passes=passes,
+        estimator=result.estimator,
+        num_samples=result.num_samples,
+        effective_sample_size=None if math.isnan(size) else size,
+        forward_passes=result.forward_passes,
         seconds=time.perf_counter() - start,
     )
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from danp_lib.evaluation.marginals import load_marginals, marginals_name
-from danp_lib.evaluation.origin import CEILING, results_folder
-from danp_lib.evaluation.results import Result, load_results, result_name
+from danp_lib.evaluation.marginals import Marginals
+from danp_lib.evaluation.results import CEILING, load_result, result_name, results_folder
+from danp_lib.evaluation.score import Evaluation
 
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "sawtooth": {
@@ -87,14 +87,13 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     folder = results_folder() if folder is None else Path(folder)
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for dataset in PAPER:
-        rows[dataset] = {}
-        for label, estimator in ESTIMATOR_OF.items():
-            rows[dataset][label] = _row(folder, dataset, label, label, estimator)
-            if label == "danp":
-                further = {
-                    key: _row(folder, dataset, key, *which) for key, which in FURTHER.items()
-                }
-                rows[dataset] |= {k: row for k, row in further.items() if row["ours"] is not None}
+        first, *others = (
+            (label, _row(folder, dataset, label, label, estimator))
+            for label, estimator in ESTIMATOR_OF.items()
+        )
+        further = ((label, _row(folder, dataset, label, *of)) for label, of in FURTHER.items())
+        shown = ((label, row) for label, row in further if row["ours"] is not None)
+        rows[dataset] = dict([first, *shown, *others])
     return rows
 
 
@@ -106,25 +105,25 @@ def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> 
     if published is not None:
         row["paper"], row["paper_ci95"] = published
     name = f"{model}-{dataset}"
-    path = folder / result_name(name, estimator)
-    result = None
+    path, weights = folder / result_name(name, estimator), None
     if path.is_file():
-        result = load_results(path)
-        _check(path, (name, estimator), (result.origin.name, result.evaluation.estimator))
-        row |= _scores(result)
+        result = load_result(path, Evaluation)
+        _check(path, (name, estimator), (result.origin.name, result.content.estimator))
+        row |= _scores(result.content)
+        weights = result.origin.weights
     # They depend on the model alone, so that one of its rows is enough.
-    path = folder / marginals_name(name)
+    path = folder / result_name(name, "marginals")
     if path.is_file() and label != PAPERS_ESTIMATOR:
-        marginals = load_marginals(path)
-        weights = marginals.origin.weights if result is None else result.origin.weights
+        marginals = load_result(path, Marginals)
+        if row["ours"] is None:
+            weights = marginals.origin.weights
         _check(path, (name, weights), (marginals.origin.name, marginals.origin.weights))
         for key in ("crps", "crps_ci95", "coverage_50", "coverage_90"):
-            row[key] = getattr(marginals.marginals, key)
+            row[key] = getattr(marginals.content, key)
     return row
 
 
-def _scores(result: Result) -> dict[str, Any]:
-    evaluation = result.evaluation
+def _scores(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "ours": evaluation.average_likelihood,
         "ours_ci95": evaluation.average_likelihood_ci95,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, PositiveFloat
 from danp_lib.data.generators import GaussianProcess
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
@@ -18,7 +19,7 @@ _EIGENVALUE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class GaussianProcessOracle:
+class GaussianProcessOracle(Configuration):
     r"""Exact Gaussian-process regression on the tasks of :class:`~danp_lib.GaussianProcess`.
 
     With kernel k, context inputs c, target inputs t, floor v and context variance u, the predictive
@@ -52,14 +53,11 @@ class GaussianProcessOracle:
         ValueError: If an attribute is not positive.
     """
 
-    length_scale: float = 0.25
-    variance_floor: float = VARIANCE_FLOOR
-    context_variance: float = GaussianProcess.jitter
+    num_levels: ClassVar[int] = 0
 
-    def __post_init__(self) -> None:
-        for name in ("length_scale", "variance_floor", "context_variance"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+    length_scale: PositiveFloat = 0.25
+    variance_floor: PositiveFloat = VARIANCE_FLOOR
+    context_variance: PositiveFloat = GaussianProcess.jitter
 
     @overload
     def predict(

@@ -6,7 +6,7 @@ see :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -22,6 +22,9 @@ __all__ = ["ORACLES", "GaussianProcessOracle", "Oracle", "SawtoothOracle", "Squa
 
 class Oracle(Protocol):
     """What every exact predictive can do."""
+
+    num_levels: ClassVar[int]
+    """0: nothing is sampled."""
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
         """The predictive at target inputs ``(batch, targets, dim_x)``, batch shape ``(batch,)``."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from danp_lib.exact.waves import WaveOracle, lattice
+from danp_lib._config import Limit, PositiveInt
+from danp_lib.exact.waves import Frequency, WaveOracle, lattice
 
 _CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
 _CHUNK = 512  # frequencies integrated at once, to bound the memory
@@ -50,19 +52,14 @@ class SawtoothOracle(WaveOracle):
         nodes_per_stddev: Of the outer integral of :meth:`log_prob` without a context.
     """
 
-    frequency: tuple[float, float] = (2.0, 4.0)
-    tolerance: float = 2e-7
-    nodes_per_stddev: int = 4
+    frequency: Frequency = (2.0, 4.0)
+    tolerance: Annotated[float, Limit("> 0 and < 0.25", lambda value: 0 < value < 0.25)] = 2e-7
+    nodes_per_stddev: PositiveInt = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.frequency[0] == 1.0:
             raise ValueError(f"frequency must be above 1 everywhere, got {self.frequency}.")
-        if not 0.0 < self.tolerance < 0.25 or self.nodes_per_stddev < 1:
-            raise ValueError(
-                "tolerance must lie in (0, 0.25) and nodes_per_stddev be >= 1, got "
-                f"{self.tolerance} and {self.nodes_per_stddev}."
-            )
 
     def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = self.frequency

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from danp_lib._config import PositiveInt
 from danp_lib.data.generators import SquareWave
-from danp_lib.exact.waves import WaveOracle, lattice
+from danp_lib.exact.waves import Frequency, WaveOracle, lattice
 
 _COARSEST = 1024  # cells of the frequency range to start from
 _SPLIT = 4  # parts that a cell is cut into
@@ -44,13 +45,11 @@ class SquareWaveOracle(WaveOracle):
         ValueError: If an attribute is out of its range.
     """
 
-    frequency: tuple[float, float] = (1.0, 3.0)
-    num_cells: int = 1024
+    frequency: Frequency = (1.0, 3.0)
+    num_cells: PositiveInt = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_cells < 1:
-            raise ValueError(f"num_cells must be >= 1, got {self.num_cells}.")
         if self.variance_floor > 1e-2:
             raise ValueError(
                 "variance_floor must be <= 0.01 for a wrong value to be negligible, got "

@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.gp import check_inputs
 
+# Below 1, the interval (1/omega, 1) of the phase is empty.
+Frequency = Annotated[
+    tuple[float, float], Limit("with 1 <= lower < upper", lambda pair: 1 <= pair[0] < pair[1])
+]
+"""The range of a frequency, (lower, upper)."""
+
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True)
-class WaveOracle(ABC):
+class WaveOracle(Configuration, ABC):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
     A prediction gives every target a Gaussian of the floor's variance around the wave, since no
@@ -33,21 +41,11 @@ class WaveOracle(ABC):
         ValueError: If an attribute is out of its range.
     """
 
-    frequency: tuple[float, float]
-    variance_floor: float = VARIANCE_FLOOR
-    num_nodes: int = 4096
+    num_levels: ClassVar[int] = 0
 
-    def __post_init__(self) -> None:
-        if not self.variance_floor > 0.0 or self.num_nodes < 1:
-            raise ValueError(
-                "variance_floor must be > 0 and num_nodes >= 1, got "
-                f"{self.variance_floor} and {self.num_nodes}."
-            )
-        # At 1 and below, the interval (1/omega, 1) of the phase is empty.
-        if not 1.0 <= self.frequency[0] < self.frequency[1]:
-            raise ValueError(
-                f"frequency must be (lower, upper) with 1 <= lower < upper, got {self.frequency}."
-            )
+    frequency: Frequency
+    variance_floor: PositiveFloat = VARIANCE_FLOOR
+    num_nodes: PositiveInt = 4096
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
         """The predictive at the targets as a mixture of one component a wave, in float64.

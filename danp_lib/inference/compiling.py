@@ -9,8 +9,7 @@ import sys
 import torch
 from torch import Tensor
 
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
 
 
 def can_compile(device: torch.device | str) -> bool:
@@ -20,7 +19,7 @@ def can_compile(device: torch.device | str) -> bool:
     return is_cpu and shutil.which(os.environ.get("CXX", usual)) is not None
 
 
-def compile_unet(model: ConvNP | DANP, *, batch_size: int) -> None:
+def compile_unet(model: NeuralProcess, *, batch_size: int) -> None:
     """Compile the U-Net for batches of one size, in place; other batches pass as before.
 
     The weights become constants of the code: a change of them has no effect any more. Predictions

@@ -33,8 +33,21 @@ algebra, and gets one that costs less than 1 % of the best possible score on Gau
 """
 
 
+MAX_CHI_SQUARE = 4.0
+"""The largest mean squared Mahalanobis distance at which known values are taken as they are.
+
+It is near 1 where the values are like those of training. A DANP's own samples are not always so,
+and then the values of the context, known to 1e-4, would move z by thousands to agree with them.
+"""
+
+_INFLATIONS = 3
+
+
 def condition(
-    target: LowRankNormal, known: Sequence[tuple[LowRankNormal, PointSet]]
+    target: LowRankNormal,
+    known: Sequence[tuple[LowRankNormal, PointSet]],
+    *,
+    max_chi_square: float = math.inf,
 ) -> LowRankNormal:
     r"""The distribution of some outputs, given others of the same Gaussian.
 
@@ -47,10 +60,17 @@ def condition(
     :math:`W_t L^{-\top} g`, and their diagonal variance stays. Where the matrix has no factor L in
     float64, mean and factor are NaN.
 
+    Known values can be all but impossible under their own Gaussian. Their squared distance
+    :math:`\chi^2 = (y - m)^\top (W W^\top + V)^{-1} (y - m)` is then far above their number n. As
+    with measurements that disagree by more than their errors (Birge, 1932), V is multiplied by
+    :math:`\chi^2 / n` over its bound, where that is above 1; three times, since :math:`\chi^2`
+    falls more slowly than V rises.
+
     Args:
         target: The outputs asked for, ``(batch or 1,)``.
         known: Sets of other outputs with the same z, ``(batch or 1,)``, and the values that they
             took; where the mask is false, they are not known.
+        max_chi_square: The bound on :math:`\chi^2 / n`; infinite for plain conditioning.
 
     Raises:
         ValueError: If the ranks, or the numbers of points of a set, disagree.
@@ -58,8 +78,8 @@ def condition(
     if not known:
         return target
     rank = target.cov_factor.shape[-1]
-    precision = torch.eye(rank, dtype=torch.float64, device=target.loc.device)
-    weighted_residual = precision.new_zeros(rank, 1)
+    zero = torch.zeros((), dtype=torch.float64, device=target.loc.device)
+    precision, weighted_residual, squared, count = zero, zero, zero, zero
     for observed, values in known:
         if observed.cov_factor.shape[-1] != rank or observed.event_shape[0] != values.num_points:
             raise ValueError(
@@ -70,15 +90,32 @@ def condition(
         real = values.mask.unsqueeze(-1)
         # A padded value may be NaN, which times a precision of zero would be NaN.
         residual = torch.where(real, values.y.double() - observed.loc, 0.0)
-        weighted = observed.cov_factor * (real / observed.cov_diag)
+        weight = real / observed.cov_diag
+        weighted = observed.cov_factor * weight
         precision = precision + observed.cov_factor.mT @ weighted
         weighted_residual = weighted_residual + weighted.mT @ residual
-    lower, info = torch.linalg.cholesky_ex(precision)
+        squared = squared + (weight * residual.square()).sum(dim=(-2, -1))
+        count = count + values.mask.sum(dim=-1)
+    lower, whitened = _posterior(precision, weighted_residual)
+    if max_chi_square < math.inf:
+        scale = torch.ones_like(squared)
+        for _ in range(_INFLATIONS):
+            chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
+            scale = scale * (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
+            inverse = 1.0 / scale[..., None, None]
+            lower, whitened = _posterior(precision * inverse, weighted_residual * inverse)
+    factor = _solve(lower, target.cov_factor.mT).mT
+    shift = factor @ whitened
+    return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
+
+
+def _posterior(precision: Tensor, weighted_residual: Tensor) -> tuple[Tensor, Tensor]:
+    """L and g, from W' V^-1 W and W' V^-1 (y - m)."""
+    eye = torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    lower, info = torch.linalg.cholesky_ex(eye + precision)
     # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
     lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
-    factor = _solve(lower, target.cov_factor.mT).mT
-    shift = factor @ _solve(lower, weighted_residual)
-    return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
+    return lower, _solve(lower, weighted_residual)
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:

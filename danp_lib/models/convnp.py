@@ -1,29 +1,368 @@
-"""Convolutional neural processes: the ConvCNP and the ConvGNP (paper, Appendix B.2)."""
+"""The network, what every model obeys, the ConvCNP and the ConvGNP (paper, Appendix B.2)."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from danp_lib._config import (
+    Configuration,
+    Limit,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from danp_lib.data.domain import Box, Domain, Grid
+from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.models.config import ConvNPConfig as ConvNPConfig
-from danp_lib.models.config import paper_config as paper_config
-from danp_lib.models.core import ConvNPCore as ConvNPCore
-from danp_lib.models.registry import register
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
+from danp_lib.nn.unet import UNETS
+
+STEPS_PER_SPACING = 16
+"""Least number of float32 values between two grid points, at the end of the domain."""
 
 
-class ConvNP(nn.Module):
+@dataclass(frozen=True)
+class ConvNPConfig(Configuration):
+    r"""The architecture of a convolutional neural process.
+
+    The head's outputs become the predictive as :math:`v = 10^{-6} +
+    \operatorname{softplus}(g z + o)` for the diagonal variance, with gain g and offset o, and
+    :math:`W = z / c` for the factor, with divisor c.
+
+    The SetConv to the targets blurs the features over its length scale, which is too wide for the
+    jump of a wave. Hidden layers between it and the head can make the jump after the blur, from a
+    smooth feature such as the phase of the wave.
+
+    With ``conditioned``, the joint Gaussian of a ConvGNP is evaluated at the context's inputs too
+    and conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`): exact
+    regression on features that the network has learned. The clean level of a DANP is conditioned on
+    the noisy sets as well. Its noisy levels are not: with their noise there is little to gain. At
+    rank 0 the outputs are independent, and nothing changes.
+
+    Attributes:
+        domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
+            dimensions; the grid covers it.
+        points_per_unit: Grid points per unit of x.
+        margin: Distance by which the grid reaches past the domain.
+        unet: ``"paper"`` or ``"full-resolution"``.
+        channels: Channels of every layer of the U-Net.
+        num_layers: Number of halvings of the U-Net.
+        kernel_size: Odd size of its kernels.
+        rank: Columns of the low-rank factor; 0 for independent outputs.
+        variance_gain: The gain g.
+        variance_offset: The offset o.
+        factor_divisor: The divisor c.
+        head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
+        head_channels: Units of each.
+        conditioned: Whether the clean level's Gaussian is conditioned on all known points.
+    """
+
+    domain: Box = (-2.0, 2.0)
+    points_per_unit: PositiveInt = 64
+    margin: NonNegativeFloat = 0.1
+    unet: Literal["paper", "full-resolution"] = "full-resolution"
+    channels: PositiveInt = 64
+    num_layers: PositiveInt = 6
+    kernel_size: Annotated[PositiveInt, Limit("and odd", lambda value: value % 2 == 1)] = 5
+    rank: NonNegativeInt = 64
+    variance_gain: PositiveFloat = 5.0
+    variance_offset: float = -4.0
+    factor_divisor: PositiveFloat = 8.0
+    head_layers: NonNegativeInt = 2
+    head_channels: PositiveInt = 128
+    conditioned: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        box = self.grid.domain
+        farthest = max(map(abs, (*box.lower, *box.upper)))
+        limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
+        if not farthest <= limit:
+            raise ValueError(
+                f"domain must lie within {limit:g} of 0 at {self.points_per_unit} points per unit, "
+                f"for float32 to resolve inputs between the grid's points, got {self.domain}; "
+                "shift or rescale the inputs."
+            )
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the model."""
+        domain = Domain.of(self.domain)
+        return Grid(domain, self.points_per_unit, self.margin, 2**self.num_layers)
+
+
+def paper_config(*, rank: int = 64) -> ConvNPConfig:
+    """The architecture that the paper used, its U-Net and the scales of its head.
+
+    Args:
+        rank: 64 for the ConvGNP and the DANP, 0 for the ConvCNP.
+    """
+    return ConvNPConfig(
+        unet="paper",
+        rank=rank,
+        variance_gain=1.0,
+        variance_offset=0.0,
+        factor_divisor=float(max(rank, 1)),
+        head_layers=0,
+    )
+
+
+class ConvNPCore(nn.Module):
+    """SetConv, U-Net, SetConv and head, for any number of context sets and of outputs.
+
+    Args:
+        config: The architecture.
+        num_sets: Number of context sets, each with its own channel, and of outputs, each with its
+            own head: 1 for the baselines, F + 1 for a DANP.
+    """
+
+    grid: Tensor
+
+    def __init__(self, config: ConvNPConfig, num_sets: int) -> None:
+        super().__init__()
+        if config.grid.domain.dim_x != 1:
+            raise ValueError(
+                "domain must have one dimension, as the U-Net has, got "
+                f"{config.grid.domain}; a U-Net of several dimensions is not there yet."
+            )
+        self.config = config
+        self.num_sets = num_sets
+        scale = 1.0 / config.points_per_unit
+        self.encoder = SetConvEncoder(num_sets, scale)
+        head_outputs = 2 + config.rank
+        # With no hidden layer, the U-Net of independent outputs ends in the two numbers itself.
+        fused = config.head_layers == 0 and num_sets * head_outputs <= config.channels
+        self.unet = UNETS[config.unet](
+            2 * num_sets,
+            num_sets * head_outputs if fused else config.channels,
+            channels=config.channels,
+            num_layers=config.num_layers,
+            kernel_size=config.kernel_size,
+        )
+        self.decoder = SetConvDecoder(scale)
+        widths = [config.channels] + [config.head_channels] * config.head_layers
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.head = None if fused else nn.Linear(widths[-1], num_sets * head_outputs)
+        self.register_buffer("grid", config.grid.points().float(), persistent=False)
+
+    def forward(self, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor) -> LowRankNormal:
+        """The predictive of one output, without checks; see :meth:`predictive`."""
+        return self.predictive(self.features(self.encode(sets)), sets, xt, index)
+
+    def encode(self, sets: Sequence[PointSet]) -> Tensor:
+        """Encode one batch of sets a channel, ``(batch, 2 * num_sets, grid)``."""
+        parts = [self.encode_set(points, i) for i, points in enumerate(sets)]
+        return torch.cat(torch.broadcast_tensors(*parts), dim=1)
+
+    def encode_set(self, points: PointSet, index: int) -> Tensor:
+        """Density and data channel of one batch of sets, ``(batch, 2, grid)``."""
+        return self.encoder(points, self.grid, index)
+
+    def features(self, encoding: Tensor) -> Tensor:
+        """One pass of the U-Net but for its last layer, ``(batch, channels, grid)``."""
+        return self.unet(encoding)
+
+    def predictive(
+        self, features: Tensor, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor
+    ) -> LowRankNormal:
+        """The predictive of one output at target inputs.
+
+        Output 0 is conditioned on all sets if the configuration says so.
+
+        Args:
+            features: ``(batch or 1, channels, grid)``.
+            sets: The sets that were encoded, one a channel, ``(batch or 1,)`` each; the set of
+                channel i holds known values of output i.
+            xt: Target inputs, ``(batch or 1, targets, dim_x)``.
+            index: Which output, one for the batch or one a row, ``(batch,)``.
+        """
+        is_noisy = isinstance(index, int) and index > 0
+        if not self.config.conditioned or self.config.rank == 0 or is_noisy:
+            return self.decode(features, xt, index)
+        given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
+        xs = [xt, *(torch.where(points.mask.unsqueeze(-1), points.x, 0.0) for _, points in given)]
+        # One call for all inputs is faster than one a set; inputs that all rows share stay shared.
+        parts_of: dict[int, Iterator[Tensor]] = {}
+        for batch in {len(x) for x in xs}:
+            same = [x for x in xs if len(x) == batch]
+            hidden = self._hidden(features, torch.cat(same, dim=1))
+            parts_of[batch] = iter(hidden.split([x.shape[1] for x in same], dim=1))
+        z, *parts = [next(parts_of[len(x)]) for x in xs]
+        known = []
+        for (i, points), part in zip(given, parts, strict=True):
+            if not isinstance(index, int):
+                points = points.expand(len(index)).masked_where(index == 0)
+            known.append((self._output(part, i, KNOWN_VARIANCE), points))
+        return condition(self._output(z, index), known, max_chi_square=MAX_CHI_SQUARE)
+
+    def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
+        """The Gaussian of one output before any conditioning; see :meth:`predictive`."""
+        return self._output(self._hidden(features, xt), index)
+
+    def _hidden(self, features: Tensor, x: Tensor) -> Tensor:
+        z = self.decoder(features, self.grid, x, self.unet.out)
+        for layer in self.hidden:
+            z = F.gelu(layer(z))
+        return z
+
+    def _output(
+        self, z: Tensor, index: int | Tensor, floor: float = VARIANCE_FLOOR
+    ) -> LowRankNormal:
+        outputs = 2 + self.config.rank
+        if self.head is None:
+            z = z.unflatten(-1, (self.num_sets, outputs))
+            if isinstance(index, int):
+                z = z[:, :, index]
+            else:
+                z = z[torch.arange(len(index), device=z.device), :, index]
+        else:
+            weight = self.head.weight.unflatten(0, (self.num_sets, outputs))
+            bias = self.head.bias.unflatten(0, (self.num_sets, outputs))
+            if isinstance(index, int):
+                z = F.linear(z, weight[index], bias[index])
+            else:
+                # Select by a product with zeros and ones: the gradient of indexing is slow.
+                sets = torch.arange(self.num_sets, device=index.device)
+                chosen = (index.unsqueeze(1) == sets).to(z.dtype)
+                weight = (chosen @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+                z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
+        mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
+        raw = self.config.variance_gain * raw + self.config.variance_offset
+        variance = floor + F.softplus(raw)
+        if self.config.rank == 0:
+            return DiagonalNormal(mean, variance)
+        return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
+
+    def check(self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None) -> None:
+        """Refuse wrong shapes, values that are not finite, and inputs off the domain.
+
+        Args:
+            sets: Batches of sets, each with its name for the message.
+            xt: Target inputs.
+
+        Raises:
+            ValueError: With the argument, its value and what would be right.
+        """
+        dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
+        inputs = {f"{name}.x": points.x for name, points in sets}
+        if xt is not None:
+            if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
+                raise ValueError(
+                    f"xt must have shape (batch, points, {domain.dim_x}), got {tuple(xt.shape)}."
+                )
+            inputs = {"xt": xt, **inputs}
+        for name, x in inputs.items():
+            if x.dtype != dtype:
+                raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
+        if xt is not None:
+            domain.check("xt", xt)
+        for name, points in sets:
+            points.check(name)
+            domain.check(f"{name}.x", points.x, points.mask)
+        sizes = {name.removesuffix(".x"): len(x) for name, x in inputs.items()}
+        if len(set(sizes.values()) - {1}) > 1:
+            raise ValueError(f"the batch sizes must agree (or be 1), got {sizes}.")
+
+
+Predictive = LowRankNormal | Mixture
+"""A joint distribution of the outputs at the targets."""
+
+
+class NeuralProcess(nn.Module, ABC):
+    """What every model obeys; training, evaluation and the commands ask for nothing else.
+
+    A model is constructed from its configuration, a frozen dataclass that checkpoints keep, and
+    listed in :data:`~danp_lib.models.registry.MODELS`.
+
+    Attributes:
+        name: The name that checkpoints and commands know the class by.
+        autoregressive: Whether the joint density and joint samples of the targets come from a
+            rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
+        config: The configuration.
+        core: The network, with one context channel and one output for each level.
+    """
+
+    name: ClassVar[str]
+    autoregressive: ClassVar[bool] = False
+    config: Any
+    core: ConvNPCore
+
+    @property
+    def num_levels(self) -> int:
+        """F, the index of the noisiest level; 0 for a model without noise levels."""
+        return self.core.num_sets - 1
+
+    @property
+    def domain(self) -> Domain:
+        """The box that inputs must lie in."""
+        return self.core.config.grid.domain
+
+    def level_predictive(self, batch: MaskedTask) -> LowRankNormal:
+        """The predictive of the batch's targets at its level, without checks, for training."""
+        auxiliary = batch.auxiliary
+        if isinstance(batch.level, int):
+            # Compiled code can see that a set has no points, but not that all of them are masked.
+            auxiliary = tuple(
+                points if f > batch.level else PointSet(points.x[:, :0], points.y[:, :0])
+                for f, points in enumerate(auxiliary, start=1)
+            )
+        return self.core([batch.context, *auxiliary], batch.target.x, batch.level)
+
+    @abstractmethod
+    def predict(
+        self,
+        context: PointSet,
+        xt: Tensor,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 256,
+    ) -> Predictive:
+        """The predictive at the targets, without gradients.
+
+        Args:
+            context: Context sets.
+            xt: Target inputs, ``(batch, targets, 1)``.
+            num_samples: S, the number of samples of the auxiliary sets of each task. A model
+                without noise levels has a closed form and ignores this and what follows.
+            generator: Source of randomness.
+            chunk_size: Number of samples computed at a time; it bounds the memory only.
+
+        Raises:
+            ValueError: If an argument has a wrong shape, dtype or value.
+        """
+
+    def condition_on(
+        self,
+        context: PointSet,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 256,
+    ) -> Callable[[Tensor], Predictive]:
+        """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once."""
+        return lambda xt: self.predict(context, xt)
+
+
+class ConvNP(NeuralProcess):
     """A convolutional neural process with one context set and one output.
 
     Args:
         config: The architecture.
     """
-
-    name: ClassVar[str]
 
     def __init__(self, config: ConvNPConfig) -> None:
         super().__init__()
@@ -42,20 +381,22 @@ class ConvNP(nn.Module):
                 model's domain.
         """
         self.core.check([("context", context)], xt)
-        return self.forward_unchecked(context, xt)
-
-    def forward_unchecked(self, context: PointSet, xt: Tensor) -> LowRankNormal:
-        """:meth:`forward` without its checks, for training, where the library made the data."""
-        features = self.core.features(self.core.encode([context]))
-        return self.core.predictive(features, [context], xt, 0)
+        return self.core([context], xt, 0)
 
     @torch.no_grad()
-    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
-        """:meth:`forward` without gradients."""
+    def predict(
+        self,
+        context: PointSet,
+        xt: Tensor,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 256,
+    ) -> LowRankNormal:
+        """:meth:`forward` without gradients; nothing is sampled, whatever the other arguments."""
         return self(context, xt)
 
 
-@register
 class ConvCNP(ConvNP):
     """A ConvNP whose outputs are independent given the context (Gordon et al., 2020).
 
@@ -77,7 +418,20 @@ class ConvCNP(ConvNP):
         super().__init__(config)
 
 
-@register
+class ARConvCNP(ConvCNP):
+    """A ConvCNP whose joint density and joint samples are those of a rollout.
+
+    It is trained on contexts of up to 80 points: the 30 of the largest context and the 50 targets
+    that the rollout adds (paper, Appendix B.1). Its :meth:`predict` is that of a ConvCNP.
+
+    Args:
+        config: The architecture, with ``rank=0``.
+    """
+
+    name = "ar-convcnp"
+    autoregressive = True
+
+
 class ConvGNP(ConvNP):
     """A ConvNP whose outputs are jointly Gaussian with a low-rank covariance (Markou et al., 2022).
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from danp_lib._random import one_by_one, spawn
-from danp_lib.data.noising import NoiseSchedule, mask_levels
+from danp_lib._config import Configuration, NonNegativeInt, PositiveInt, check_at_least
+from danp_lib._random import draw_rows, spawn
+from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.models.convnp import ConvNPConfig, ConvNPCore
-from danp_lib.models.denoising import Denoised, Prepared, chunks
-from danp_lib.models.registry import register
+from danp_lib.models.convnp import ConvNPConfig, ConvNPCore, NeuralProcess
 
 AuxiliaryInputs = Literal["uniform", "target"]
-"""Where the auxiliary sets lie, uniform on the domain, or at the inputs of the targets."""
+"""Where the inputs of the auxiliary sets are: uniform on the domain, or those of the targets."""
+
+Proposal = Callable[[int, LowRankNormal], Tensor]
+"""Given a level and its predictive, the outputs of its auxiliary sets, ``(rows, points, 1)``."""
 
 
 @dataclass(frozen=True)
-class DANPConfig:
+class DANPConfig(Configuration):
     """The architecture and the noise of a DANP.
 
     Attributes:
@@ -35,14 +37,9 @@ class DANPConfig:
     """
 
     base: ConvNPConfig = field(default_factory=ConvNPConfig)
-    num_levels: int = 3
-    beta: float = 0.08526
-    num_auxiliary: int = 50
-
-    def __post_init__(self) -> None:
-        NoiseSchedule(self.beta, self.num_levels)
-        if self.num_auxiliary < 1:
-            raise ValueError(f"num_auxiliary must be >= 1, got {self.num_auxiliary}.")
+    num_levels: NonNegativeInt = 3
+    beta: Beta = 0.08526
+    num_auxiliary: PositiveInt = 50
 
     @property
     def schedule(self) -> NoiseSchedule:
@@ -50,32 +47,76 @@ class DANPConfig:
         return NoiseSchedule(self.beta, self.num_levels)
 
 
-@register
-class DANP(nn.Module):
+@dataclass(frozen=True)
+class EncodedContext:
+    """The part of the computation that all samples of a task share.
+
+    Attributes:
+        context: The context sets, ``(tasks,)``.
+        encoding: Their channels, and empty ones for the levels, ``(tasks, 2 * (F + 1), grid)``.
+        features: The U-Net's features for the noisiest level, ``(tasks, channels, grid)``.
+    """
+
+    context: PointSet
+    encoding: Tensor
+    features: Tensor
+
+
+@dataclass(frozen=True)
+class AuxiliarySamples:
+    """Samples of the auxiliary sets; the samples of a task are successive rows.
+
+    Attributes:
+        auxiliary: The levels 1 to F, ``(rows,)`` each.
+        predictives: The predictives of the levels 1 to F at these points, ``(rows,)`` each.
+        core: The network.
+        context: The context of each row, ``(rows,)``, or one for all.
+        features: The U-Net's features for level 0, ``(rows, channels, grid)``.
+    """
+
+    auxiliary: tuple[PointSet, ...]
+    predictives: tuple[LowRankNormal, ...]
+    core: ConvNPCore
+    context: PointSet
+    features: Tensor
+
+    def log_prob(self) -> Tensor:
+        r""":math:`\log p_\theta(D_a | D_c)` of every sample in nats, ``(rows,)``; Equation 3."""
+        terms = [p.log_prob(a.y) for p, a in zip(self.predictives, self.auxiliary, strict=True)]
+        zero = self.features.new_zeros(len(self.features), dtype=torch.float64)
+        return torch.stack([zero, *terms]).sum(dim=0)
+
+    @torch.no_grad()
+    def at(self, xt: Tensor) -> LowRankNormal:
+        """Level 0 given each sample, ``(rows,)``: the components of Equation 2.
+
+        Args:
+            xt: Target inputs, ``(tasks, targets, 1)``, or one set for all tasks.
+        """
+        if len(xt) > 1:
+            xt = xt.repeat_interleave(len(self.features) // len(xt), dim=0)
+        return self.core.predictive(self.features, [self.context, *self.auxiliary], xt, 0)
+
+
+class DANP(NeuralProcess):
     """A convolutional neural process on F + 1 channels that denoises level by level.
 
     Args:
         config: The architecture and the noise.
     """
 
-    name: ClassVar[str] = "danp"
+    name = "danp"
 
     def __init__(self, config: DANPConfig = DANPConfig()) -> None:
         super().__init__()
-        self.config = config
+        self.config: DANPConfig = config
         self.schedule = config.schedule
         self.core = ConvNPCore(config.base, num_sets=config.num_levels + 1)
-
-    @property
-    def num_levels(self) -> int:
-        """F, the index of the noisiest level."""
-        return self.config.num_levels
 
     def forward(
         self, context: PointSet, auxiliary: Sequence[PointSet], xt: Tensor, level: int = 0
     ) -> LowRankNormal:
-        r"""The predictive of one level given the noisier ones,
-        :math:`p_\theta(y_f | x_f, D_c, D_a^{f+1:F})`.
+        r"""The predictive of one level, :math:`p_\theta(y_f | x_f, D_c, D_a^{f+1:F})`.
 
         Args:
             context: Context sets.
@@ -86,10 +127,8 @@ class DANP(nn.Module):
         Raises:
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
                 not fit, a value is not finite, or an input is off the model's domain.
-        """  # noqa: D205
-        # A true, a float or a tensor would pass for a number and then select something else.
-        if type(level) is not int or not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must be an int in 0..{self.num_levels}, got {level!r}.")
+        """
+        level = check_level(level, self.num_levels)
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
@@ -97,79 +136,65 @@ class DANP(nn.Module):
         masked = mask_levels(auxiliary, level)
         named = [(f"auxiliary[{f}]", points) for f, points in enumerate(masked)]
         self.core.check([("context", context), *named], xt)
-        return self.forward_unchecked(context, masked, xt, level)
-
-    def forward_unchecked(
-        self, context: PointSet, auxiliary: Sequence[PointSet], xt: Tensor, level: int | Tensor
-    ) -> LowRankNormal:
-        """:meth:`forward` on levels already masked, without checks; a level a task is allowed."""
-        features = self.core.features(self.core.encode([context, *auxiliary]))
-        return self.core.predictive(features, [context, *auxiliary], xt, level)
+        return self.core([context, *masked], xt, level)
 
     @torch.no_grad()
-    def prepare(self, context: PointSet) -> Prepared:
-        """Encode one context and compute the noisiest level's features, in one U-Net pass."""
-        nothing = PointSet.empty(dtype=context.x.dtype, device=context.x.device)
+    def encode(self, context: PointSet) -> EncodedContext:
+        """Encode contexts and compute the noisiest level's features, one U-Net pass each."""
+        x = context.x
+        nothing = PointSet.empty(dim_x=x.shape[-1], dtype=x.dtype, device=x.device)
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
-        return Prepared(context, encoding, self.core.features(encoding))
+        return EncodedContext(context, encoding, self.core.features(encoding))
 
     @torch.no_grad()
     def denoise(
-        self,
-        prepared: Prepared,
-        inputs: Sequence[Tensor],
-        choose: Callable[[int, LowRankNormal], Tensor],
-        xt: Tensor,
-        callback: Callable[[int, LowRankNormal, PointSet], None] | None = None,
-    ) -> Denoised:
-        """Walk from the noisiest level to the clean one (paper, Equation 3).
+        self, encoded: EncodedContext, inputs: Sequence[Tensor] | Tensor, proposal: Proposal
+    ) -> AuxiliarySamples:
+        """Draw auxiliary sets from the noisiest level down to level 1 (paper, Equation 3).
+
+        One U-Net pass for every row and level.
 
         Args:
-            prepared: From :meth:`prepare`.
-            inputs: Inputs of the levels 1 to F, each ``(samples, points, 1)``.
-            choose: Given a level and its predictive, the outputs to go on with,
-                ``(samples, points, 1)``: a sample of the predictive, or other values to score.
-            xt: Inputs of the targets, ``(1, targets, 1)``.
-            callback: Called with each level, its predictive and its set, once they are made.
+            encoded: The contexts of the tasks, from :meth:`encode`.
+            inputs: Inputs of the levels 1 to F, each ``(rows, points, 1)``; the samples of a task
+                are successive rows, as many for every task.
+            proposal: Draws the outputs of a level; with :func:`ancestral`, from its predictive.
         """
-        samples = inputs[0].shape[0] if inputs else 1
-        context, features = prepared.context, prepared.features
-        encoding = prepared.encoding.expand(samples, -1, -1)
+        context, features = encoded.context, encoded.features
+        tasks = context.batch_size
+        samples = len(inputs[0]) // tasks if self.num_levels else 1
+        encoding = encoded.encoding.repeat_interleave(samples, dim=0)
+        if tasks > 1 and samples > 1:
+            rows = torch.arange(tasks, device=features.device).repeat_interleave(samples)
+            context, features = context[rows], features[rows]
         sets: list[PointSet] = []
         predictives: list[LowRankNormal] = []
         for level in range(self.num_levels, 0, -1):
             x = inputs[level - 1]
             predictive = self.core.decode(features, x, level)
-            points = PointSet(x, choose(level, predictive).to(x.dtype))
-            if callback is not None:
-                callback(level, predictive, points)
+            points = PointSet(x, proposal(level, predictive).to(x.dtype))
+            encoding[:, 2 * level : 2 * level + 2] = self.core.encode_set(points, level)
+            features = self.core.features(encoding)
             sets.insert(0, points)
             predictives.insert(0, predictive)
-            channels = slice(2 * level, 2 * level + 2)
-            encoding = encoding.clone()
-            encoding[:, channels] = self.core.encode_set(points, level)
-            features = self.core.features(encoding)
-        target = self.core.predictive(features, [context, *sets], xt, 0)
-        return Denoised(tuple(sets), tuple(predictives), target)
+        return AuxiliarySamples(tuple(sets), tuple(predictives), self.core, context, features)
 
     def draw_inputs(
         self, num_samples: int, *, generator: torch.Generator, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
-        """Uniform inputs for the levels 1 to F, each ``(samples, num_auxiliary, 1)``."""
-        lower, upper = self.config.base.domain
-        shape = (self.num_levels, self.config.num_auxiliary, 1)
-        unit = one_by_one(torch.rand, num_samples, shape, generator=generator, dtype=dtype)
-        return (lower + (upper - lower) * unit).unbind(dim=1)
+    ) -> Tensor:
+        """Uniform inputs for the levels 1 to F, ``(levels, samples, num_auxiliary, dim_x)``."""
+        shape = (self.num_levels, self.config.num_auxiliary, self.domain.dim_x)
+        unit = draw_rows(torch.rand, num_samples, shape, generator=generator, dtype=dtype)
+        return self.domain.from_unit(unit).transpose(0, 1)
 
     def draw_noise(
         self, num_samples: int, num_points: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, ...]:
-        """Standard normal numbers that make one sample of each of the levels 1 to F."""
+    ) -> Tensor:
+        """Normal numbers for :func:`ancestral`, ``(levels, samples, num_points + rank, 1)``."""
         shape = (self.num_levels, num_points + self.config.base.rank, 1)
-        noise = one_by_one(
-            torch.randn, num_samples, shape, generator=generator, dtype=torch.float64
-        )
-        return noise.unbind(dim=1)
+        f64 = torch.float64
+        noise = draw_rows(torch.randn, num_samples, shape, generator=generator, dtype=f64)
+        return noise.transpose(0, 1)
 
     def sample_auxiliary(
         self,
@@ -179,18 +204,16 @@ class DANP(nn.Module):
         inputs: Tensor | None = None,
         generator: torch.Generator,
         chunk_size: int = 256,
-        callback: Callable[[int, LowRankNormal, PointSet], None] | None = None,
     ) -> tuple[PointSet, ...]:
-        """Draw auxiliary sets from the model, level by level (paper, Equation 3).
+        """Ancestral samples of the auxiliary sets (paper, Equation 3).
 
         Args:
             context: One context set.
             num_samples: Number of samples of all levels together.
             inputs: Inputs ``(1, points, 1)`` that all levels share; uniform and independent ones
-                where left out, as the paper has it.
+                where left out, as in the paper.
             generator: Source of randomness.
             chunk_size: Number of samples computed at a time; it bounds the memory only.
-            callback: Called with each level, its predictive and its set, chunk by chunk.
 
         Returns:
             The levels 1 to F, each with the samples as its batch.
@@ -199,22 +222,16 @@ class DANP(nn.Module):
             ValueError: If the context or the inputs are more than one set, a number is below 1, or
                 the model cannot take the context or the inputs.
         """
-        _check_positive(num_samples=num_samples, chunk_size=chunk_size)
+        check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        xt = context.x.new_zeros(1, 0, 1) if inputs is None else inputs
-        self.core.check([("context", context)], xt)
-        if len(xt) != 1:
-            raise ValueError(f"inputs must be one set that all samples share, got {len(xt)}.")
-        streams = spawn(generator, 2)
-        prepared = self.prepare(context)
-        parts = [
-            self._sample(prepared, xt[:, :0], count, inputs, streams, callback).auxiliary
-            for count in chunks(num_samples, chunk_size)
-        ]
+        self.core.check([("context", context)], inputs)
+        if inputs is not None and len(inputs) != 1:
+            raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
+        samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
         return tuple(
             PointSet(torch.cat([a.x for a in level]), torch.cat([a.y for a in level]))
-            for level in zip(*parts, strict=True)
+            for level in zip(*(part.auxiliary for _, part in samples), strict=True)
         )
 
     def predict(
@@ -224,76 +241,110 @@ class DANP(nn.Module):
         *,
         num_samples: int = 256,
         auxiliary_inputs: AuxiliaryInputs = "uniform",
-        generator: torch.Generator,
+        generator: torch.Generator | None = None,
         chunk_size: int = 256,
     ) -> Mixture:
         """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
 
-        Args:
-            context: Context sets.
-            xt: Target inputs, ``(batch, targets, 1)``.
-            num_samples: S, the number of components.
-            auxiliary_inputs: ``"uniform"``, which keeps predictions at different targets
-                consistent with each other, or ``"target"``.
-            generator: Source of randomness.
-            chunk_size: Number of samples computed at a time; it bounds the memory of the
-                network only, since the mixture keeps ``num_samples * targets * rank`` numbers.
-
-        Raises:
-            ValueError: If an argument has a wrong shape, dtype or value.
+        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
+        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Uniform
+        auxiliary inputs keep predictions at different targets consistent with each other;
+        ``"target"`` puts them at the targets. A generator is needed unless F is 0.
         """
         self.core.check([("context", context)], xt)
-        _check_choice("auxiliary_inputs", auxiliary_inputs)
-        _check_positive(num_samples=num_samples, chunk_size=chunk_size)
+        if auxiliary_inputs not in ("uniform", "target"):
+            raise ValueError(
+                f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
+            )
         batch = max(context.batch_size, len(xt))
         context, xt = context.expand(batch), xt.expand(batch, -1, -1)
-        parts: list[list[LowRankNormal]] = []
-        for row in range(batch):
-            streams = spawn(generator, 2)
-            prepared = self.prepare(context[row])
-            shared = xt[row : row + 1] if auxiliary_inputs == "target" else None
-            parts.append(
-                [
-                    self._sample(prepared, xt[row : row + 1], n, shared, streams).target
-                    for n in chunks(num_samples if self.num_levels else 1, chunk_size)
-                ]
-            )
-        components = LowRankNormal(
-            *(
-                torch.stack([torch.cat([getattr(p, name) for p in row]) for row in parts])
-                for name in ("loc", "cov_factor", "cov_diag")
-            )
-        )
-        return Mixture(components.mean.new_zeros(components.batch_shape), components)
+        inputs = xt if auxiliary_inputs == "target" else None
+        return _mixture(self._ancestral(context, num_samples, inputs, generator, chunk_size), xt)
 
-    def _sample(
+    def condition_on(
         self,
-        prepared: Prepared,
-        xt: Tensor,
+        context: PointSet,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 256,
+    ) -> Callable[[Tensor], Mixture]:
+        """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once.
+
+        The function takes one set of inputs, or one for every context. It keeps the features of all
+        samples in memory, 80 KB each with the default architecture.
+        """
+        self.core.check([("context", context)])
+        count = context.batch_size
+        samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
+
+        def predictive(xt: Tensor) -> Mixture:
+            self.core.check([("context", context)], xt)
+            if len(xt) > count:
+                raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
+            return _mixture(samples, xt.expand(count, -1, -1))
+
+        return predictive
+
+    def _ancestral(
+        self,
+        context: PointSet,
         num_samples: int,
-        shared: Tensor | None,
-        streams: tuple[torch.Generator, ...],
-        callback: Callable[[int, LowRankNormal, PointSet], None] | None = None,
-    ) -> Denoised:
-        for_inputs, for_noise = streams
-        if shared is None:
-            inputs = self.draw_inputs(num_samples, generator=for_inputs, dtype=xt.dtype)
-            num_points = self.config.num_auxiliary
-        else:
-            inputs = (shared.expand(num_samples, -1, -1),) * self.num_levels
-            num_points = shared.shape[1]
-        noise = self.draw_noise(num_samples, num_points, generator=for_noise)
-        return self.denoise(
-            prepared, inputs, lambda level, p: p.transform(noise[level - 1]), xt, callback
+        inputs: Tensor | None,
+        generator: torch.Generator | None,
+        chunk_size: int,
+    ) -> Iterator[tuple[slice, AuxiliarySamples]]:
+        """Ancestral samples, chunk by chunk, with the tasks of the chunk.
+
+        A chunk holds all samples of some tasks, or some samples of one. Every task has random
+        streams of its own, so that neither the chunks nor the batch change a sample.
+        """
+        check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+        if self.num_levels == 0:  # nothing is drawn
+            num_samples, generator = 1, torch.Generator(context.x.device)
+        if generator is None:
+            raise ValueError("generator must be a torch.Generator, which a DANP needs, got None.")
+        streams = [spawn(generator, 2) for _ in range(context.batch_size)]
+        tasks_at_once = max(1, chunk_size // num_samples)
+        for start in range(0, context.batch_size, tasks_at_once):
+            tasks = slice(start, start + tasks_at_once)
+            encoded = self.encode(context[tasks])
+            for count in chunks(num_samples, chunk_size):
+                if inputs is None:
+                    dtype = context.x.dtype
+                    drawn = [
+                        self.draw_inputs(count, generator=g, dtype=dtype) for g, _ in streams[tasks]
+                    ]
+                    x = torch.cat(drawn, dim=1)
+                else:
+                    shared = inputs[tasks].repeat_interleave(count, dim=0)
+                    x = shared.expand(self.num_levels, -1, -1, -1)
+                noise = [self.draw_noise(count, x.shape[2], generator=g) for _, g in streams[tasks]]
+                yield tasks, self.denoise(encoded, x, ancestral(torch.cat(noise, dim=1)))
+
+
+def ancestral(noise: Tensor) -> Proposal:
+    """The proposal of ancestral sampling: draws of each level's predictive.
+
+    Args:
+        noise: Standard normal numbers, ``(levels, rows, points + rank, 1)``.
+    """
+    return lambda level, predictive: predictive.transform(noise[level - 1])
+
+
+def chunks(total: int, size: int) -> Iterator[int]:
+    """Sizes of the chunks that a total is cut into."""
+    for start in range(0, total, size):
+        yield min(size, total - start)
+
+
+def _mixture(samples: Iterable[tuple[slice, AuxiliarySamples]], xt: Tensor) -> Mixture:
+    """The mixture of each task over its samples, at the targets ``(tasks, targets, 1)``."""
+    blocks = [some.at(xt[tasks]) for tasks, some in samples]
+    components = LowRankNormal(
+        *(
+            torch.cat([getattr(block, name) for block in blocks]).unflatten(0, (len(xt), -1))
+            for name in ("loc", "cov_factor", "cov_diag")
         )
-
-
-def _check_choice(name: str, value: str) -> None:
-    if value not in ("uniform", "target"):
-        raise ValueError(f"{name} must be 'uniform' or 'target', got {value!r}.")
-
-
-def _check_positive(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}.")
+    )
+    return Mixture(components.loc.new_zeros(components.batch_shape), components)

@@ -1,28 +1,17 @@
-"""The classes of models, by the names that checkpoints know them by."""
+"""The classes of models, by the names that checkpoints and commands know them by."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, get_type_hints
 
-from torch import nn
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP
+from danp_lib.models.danp import DANP
 
-MODELS: dict[str, type[nn.Module]] = {}
-"""The registered model classes by name."""
+MODELS: dict[str, type[Any]] = {cls.name: cls for cls in (DANP, ConvCNP, ConvGNP, ARConvCNP)}
+"""Each a :class:`~danp_lib.models.convnp.NeuralProcess` that is constructed from one argument,
+``config``, annotated with a frozen dataclass."""
 
-ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 
-
-def register(cls: ModelClass) -> ModelClass:
-    """Class decorator: make a model class known to checkpoints by its ``name``.
-
-    The class is constructed from one argument, ``config``, annotated with a frozen dataclass.
-
-    Raises:
-        ValueError: If another class has the name already.
-    """
-    name = str(cls.name)  # type: ignore[attr-defined]
-    # A module that is loaded anew, as notebooks do, registers the same class again.
-    if name in MODELS and MODELS[name].__qualname__ != cls.__qualname__:
-        raise ValueError(f"name must be new, got {name!r}, which is {MODELS[name].__qualname__}.")
-    MODELS[name] = cls
-    return cls
+def config_class(model: str) -> type[Any]:
+    """The dataclass that a model of this name is constructed from."""
+    return get_type_hints(MODELS[model].__init__)["config"]

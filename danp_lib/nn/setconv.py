@@ -110,7 +110,7 @@ class SetConvEncoder(nn.Module):
 
         Args:
             points: The sets.
-            grid: ``(grid,)`` in the dtype of the points.
+            grid: ``(grid, dim_x)`` in the dtype of the points.
             index: Which channel, and so which length scale.
 
         Returns:
@@ -124,9 +124,7 @@ class SetConvEncoder(nn.Module):
         real = points.mask.unsqueeze(-1)
         x = torch.where(real, points.x, 0.0)
         values = torch.cat([real.to(x.dtype), torch.where(real, points.y, 0.0)], dim=-1).mT
-        sums = _weighted_sum(
-            x, grid[None, :, None], self.log_scale[index], lambda weights: values @ weights
-        )
+        sums = _weighted_sum(x, grid[None], self.log_scale[index], lambda weights: values @ weights)
         density, data = sums.split(1, dim=1)
         return torch.cat([density, data / (density + DENSITY_EPSILON)], dim=1)
 
@@ -150,7 +148,7 @@ class SetConvDecoder(nn.Module):
 
         Args:
             features: h, ``(batch or 1, channels, grid)``.
-            grid: ``(grid,)``.
+            grid: ``(grid, dim_x)``.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             pointwise: The 1x1 convolution that holds A and b.
 
@@ -161,7 +159,7 @@ class SetConvDecoder(nn.Module):
         matrix, bias = pointwise.weight.flatten(1).mT, pointwise.bias
         return _weighted_sum(
             xt,
-            grid[None, :, None],
+            grid[None],
             self.log_scale,
             lambda w: (w @ features.mT) @ matrix + w.sum(dim=-1, keepdim=True) * bias,
         )

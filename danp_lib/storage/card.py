@@ -7,27 +7,21 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from danp_lib._config import from_dict, to_dict
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    from_dict,
+    to_dict,
+)
 from danp_lib._files import write_atomically
+from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.origin import Hardware, sha256
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """What a model was trained on.
-
-    Attributes:
-        cpu: Name of the processor.
-        gpu: Name of the accelerator, or ``None`` where the CPU did the work.
-        threads: Threads that PyTorch used on the CPU.
-    """
-
-    cpu: str
-    gpu: str | None
-    threads: int
-
-
-@dataclass(frozen=True)
-class Card:
+class Card(Configuration):
     """One trained model.
 
     Attributes:
@@ -54,9 +48,9 @@ class Card:
     dataset: str
     recipe: str
     seed: int
-    steps: int
-    parameters: int
-    minutes: float
+    steps: NonNegativeInt
+    parameters: PositiveInt
+    minutes: NonNegativeFloat
     hardware: Hardware
     validation: tuple[float, ...] | None
     commit: str | None
@@ -64,6 +58,50 @@ class Card:
     torch: str
     command: str
     sha256: str
+
+
+def make_card(
+    checkpoint: str | os.PathLike[str],
+    *,
+    parameters: int,
+    minutes: float,
+    hardware: Hardware,
+    validation: tuple[float, ...] | None,
+    commit: str | None,
+) -> Card:
+    """The card of a checkpoint that ``danp train`` has written; the rest is in its header.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint.
+        ValueError: If it was written by something else, so that its header lacks a field.
+    """
+    path = Path(checkpoint)
+    header = read_header(path)
+    fields = header.provenance
+    try:
+        if header.task_generator is None:
+            raise KeyError("generator")
+        return Card(
+            name=path.stem,
+            model=header.model,
+            dataset=header.task_generator.name,
+            recipe=fields["recipe"],
+            seed=fields["training"]["seed"],
+            steps=fields["steps"],
+            parameters=parameters,
+            minutes=minutes,
+            hardware=hardware,
+            validation=validation,
+            commit=commit,
+            danp_lib=fields["danp_lib"],
+            torch=fields["torch"],
+            command=fields["command"],
+            sha256=sha256(path),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"{path}: the header must hold {error}, as danp train writes it."
+        ) from None
 
 
 def card_paths(checkpoint: str | os.PathLike[str]) -> tuple[Path, Path]:

@@ -1,25 +1,44 @@
-"""Where a result was made: the machine and the commit."""
+"""Where a file was made, and which file it is: machine, commit, versions, hash."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import subprocess
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from danp_lib.storage.card import Hardware
+from danp_lib._config import Configuration, PositiveInt
+
+
+@dataclass(frozen=True)
+class Hardware(Configuration):
+    """The machine that a computation ran on.
+
+    Attributes:
+        cpu: Name of the processor.
+        gpu: Name of the accelerator, or ``None`` where the CPU did the work.
+        threads: Threads that PyTorch used on the CPU.
+    """
+
+    cpu: str
+    gpu: str | None
+    threads: PositiveInt
 
 
 def hardware(device: torch.device | str = "cpu") -> Hardware:
-    """What this machine is, for work on a device."""
+    """This machine, for a computation on a device."""
     device = torch.device(device)
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return Hardware(cpu=_processor(), gpu=gpu, threads=torch.get_num_threads())
 
 
 def commit() -> str | None:
-    """The commit that the library is at in git, marked where files differ from it."""
+    """The library's commit in git, marked where files differ from it; ``None`` outside a clone."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
@@ -29,6 +48,16 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """The versions of this library and of PyTorch, by their names."""
+    return {"danp_lib": version("danp_lib"), "torch": torch.__version__}
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _processor() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,24 @@ from danp_lib._files import data_folders
 from danp_lib.data.generators import GENERATORS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
+from danp_lib.storage.origin import sha256
 
-PRETRAINED = (
-    *(
-        f"{model}-{dataset}"
-        for model in ("danp", "convcnp", "convgnp", "ar-convcnp")
-        for dataset in GENERATORS
-    ),
-    "danp-f2-sawtooth",
-    "danp-f2-square",
-    *(f"danp-seed1-{dataset}" for dataset in GENERATORS),
-)
-"""The names that :func:`load_pretrained` knows.
+_VARIANTS = {
+    "danp": "--model danp",
+    "convcnp": "--model convcnp",
+    "convgnp": "--model convgnp",
+    "ar-convcnp": "--model ar-convcnp",
+    "danp-f2": "--model danp --levels 2",
+    "danp-seed1": "--model danp --seed 1",
+}
+
+PRETRAINED = {
+    f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
+    for variant, options in _VARIANTS.items()
+    for dataset in GENERATORS
+    if (variant, dataset) != ("danp-f2", "gp")  # that is danp-gp
+}
+"""The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
 from ``danp-*`` in the seed alone, which shows how much of a score is chance.
@@ -46,7 +51,7 @@ def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
         CheckpointError: If the file was changed, or is not the one that its card describes.
     """
     path = pretrained_path(name)
-    digest, expected = hashlib.sha256(path.read_bytes()).hexdigest(), read_card(path).sha256
+    digest, expected = sha256(path), read_card(path).sha256
     if digest != expected:
         raise CheckpointError(f"{path} must have SHA-256 {expected} (its card), got {digest}.")
     return load_checkpoint(path, device=device)
@@ -66,14 +71,26 @@ def pretrained_path(name: str) -> Path:
         if (path := folder / f"{name}.safetensors").is_file():
             return path
     shipped = [n for n in PRETRAINED if any((f / f"{n}.safetensors").is_file() for f in folders)]
-    *kind, dataset = name.split("-")
-    options = " --levels 2" if "f2" in kind else " --seed 1" if "seed1" in kind else ""
-    model = "-".join(part for part in kind if part not in ("f2", "seed1"))
     raise FileNotFoundError(
         f"the weights of {name!r} are not shipped (shipped: {', '.join(shipped) or 'none'}). "
-        f"To make them: danp train --model {model} --dataset {dataset}{options} --recipe fast "
-        f"--out {name}.safetensors"
+        f"To make them: danp train {PRETRAINED[name]} --out {name}.safetensors"
     )
+
+
+def find_checkpoint(checkpoint: str) -> Path:
+    """The file of a checkpoint that is given by its path or by a pretrained model's name.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    if checkpoint in PRETRAINED:
+        return pretrained_path(checkpoint)
+    if not Path(checkpoint).is_file():
+        raise FileNotFoundError(
+            f"{checkpoint!r} is neither a file nor the name of a pretrained model; the names are "
+            f"{', '.join(PRETRAINED)}."
+        )
+    return Path(checkpoint)
 
 
 def pretrained_folders() -> tuple[Path, ...]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from danp_lib._config import to_dict
 from danp_lib._files import data_folders
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.storage.origin import sha256, versions
 
 CONTEXT_SIZES = tuple(range(31))
 TASKS_PER_SIZE = 10
@@ -82,9 +80,8 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
         metadata = {
             "dataset": dataset,
             "seed": str(SEEDS[dataset]),
-            "generator": json.dumps(dataclasses.asdict(GENERATORS[dataset]())),
-            "danp_lib": version("danp_lib"),
-            "torch": torch.__version__,
+            "generator": json.dumps(to_dict(GENERATORS[dataset]())),
+            **versions(),
         }
         save_tasks(path, make_benchmark(dataset), metadata=metadata)
     hashes = {dataset: sha256(path) for dataset, path in paths.items()}
@@ -127,11 +124,6 @@ def benchmark_tasks(dataset: str) -> Task:
     return load_tasks(path)
 
 
-def sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
 def _check(dataset: str) -> None:
     if dataset not in GENERATORS:
         raise ValueError(f"dataset must be one of {', '.join(GENERATORS)}, got {dataset!r}.")
@@ -149,12 +141,3 @@ def _padded(points: PointSet, num_points: int) -> PointSet:
 def _stacked(sets: Sequence[PointSet]) -> PointSet:
     x, y, mask = (torch.cat([getattr(points, k) for points in sets]) for k in ("x", "y", "mask"))
     return PointSet(x, y, mask)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m danp_lib.storage.tasks",
-        description="Make the benchmark sets and write them, once, to a folder.",
-    )
-    parser.add_argument("folder", help="an empty or new folder")
-    write_benchmarks(parser.parse_args().folder)

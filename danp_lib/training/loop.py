@@ -19,9 +19,8 @@ from tqdm import tqdm
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
-from danp_lib.training.capture import CapturedStep
+from danp_lib.models.convnp import NeuralProcess
+from danp_lib.training.cuda_graph import GraphedStep
 from danp_lib.training.objective import (
     batch_log_likelihood,
     cause_of_failure,
@@ -32,7 +31,6 @@ from danp_lib.training.objective import (
 )
 from danp_lib.training.optim import jitter_at, schedule_factor
 from danp_lib.training.resume import (
-    Model,
     Record,
     RunState,
     TrainingConfig,
@@ -58,7 +56,7 @@ class Update(NamedTuple):
 
 
 def train(
-    model: Model,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: TrainingConfig,
     *,
@@ -73,7 +71,7 @@ def train(
 
     With a folder, the run leaves ``state.safetensors`` there, from which it goes on where it
     stopped, bit for bit on a CPU, and ``log.jsonl``, one record a line. It is saved at every
-    validation, and at the end however that comes: the last step, ``max_minutes``, Ctrl-C or a
+    validation, and when it ends: at the last step, after ``max_minutes``, by Ctrl-C or a
     termination signal.
 
     Args:
@@ -107,7 +105,7 @@ def train(
     validation = draw_validation_batches(
         model, task_generator, config.batch, num_batches=count, generator=for_validation
     )
-    meter = Meter(0 if isinstance(model, ConvNP) else model.num_levels)
+    meter = Meter(model.num_levels)
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
@@ -142,16 +140,12 @@ def _record(state: RunState, meter: Meter, validation: list[list[MaskedTask]] | 
     return record
 
 
-def _check_fit(model: Model, task_generator: TaskGenerator, config: TrainingConfig) -> None:
+def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
     """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
-    # One point of two dimensions, so that the message shows both ends.
-    ends = torch.tensor([[task_generator.domain]], dtype=torch.float64)
-    model.core.config.grid.check("the domain of task_generator", ends)
-    if (
-        isinstance(model, DANP)
-        and model.num_levels > 0
-        and model.config.num_auxiliary != config.batch.num_targets
-    ):
+    theirs = task_generator.box
+    corners = torch.tensor([theirs.lower, theirs.upper], dtype=torch.float64)
+    model.domain.check(f"the domain of task_generator, {theirs},", corners)
+    if model.num_levels > 0 and model.config.num_auxiliary != config.batch.num_targets:
         raise ValueError(
             "num_auxiliary of the model must be num_targets of the batches, the points of every "
             f"level it is trained on, got {model.config.num_auxiliary} and "
@@ -159,7 +153,7 @@ def _check_fit(model: Model, task_generator: TaskGenerator, config: TrainingConf
         )
 
 
-def _compiled(model: Model) -> Callable[..., Tensor]:
+def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
     """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn.
 
     PyTorch keeps the code for the next run, in the temporary files or where the environment
@@ -168,8 +162,7 @@ def _compiled(model: Model) -> Callable[..., Tensor]:
     # Here, since it takes as long to import as all the rest.
     from torch._dynamo import config as dynamo
 
-    levels = 1 if isinstance(model, ConvNP) else model.num_levels + 1
-    dynamo.recompile_limit = max(dynamo.recompile_limit, levels)
+    dynamo.recompile_limit = max(dynamo.recompile_limit, model.num_levels + 1)
     return torch.compile(batch_log_likelihood, dynamic=False)
 
 
@@ -188,7 +181,7 @@ class TrainingStep:
         self.likelihood = _compiled(state.model) if compile_model else batch_log_likelihood
         self.run: Callable[[], Update] = self.update
         if self.device.type == "cuda":
-            self.run = CapturedStep(self.update, state.generator)
+            self.run = GraphedStep(self.update, state.generator)
 
     def __call__(self) -> Update:
         """Update the model once.
@@ -222,7 +215,7 @@ class TrainingStep:
             model, self.state.task_generator, config.batch, generator=self.state.generator
         )
         log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
-        loss = training_loss(log_likelihood, knee=config.loss_knee)
+        loss = training_loss(log_likelihood, robust_threshold=config.robust_threshold)
         loss.backward()
         norm = self.state.optimizer.clip_gradient()
         if self.device.type == "cpu" and not (loss.isfinite() and norm.isfinite()):

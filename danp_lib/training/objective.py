@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from danp_lib._config import ORDERED, Configuration, Limit, NonNegativeInt, PositiveInt
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
-from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.models.convnp import ConvNP
-from danp_lib.models.danp import DANP
+from danp_lib.models.convnp import NeuralProcess
+
+Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 
 
 @dataclass(frozen=True)
-class BatchConfig:
+class BatchConfig(Configuration):
     """The batches of a run.
 
     Attributes:
@@ -29,22 +30,11 @@ class BatchConfig:
         level_per: One level a ``"batch"``, as the paper has it, or a ``"task"``.
     """
 
-    batch_size: int = 16
-    context_size: tuple[int, int] = (0, 30)
-    num_targets: int = 50
-    clean_fraction: float | None = None
+    batch_size: PositiveInt = 16
+    context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 30)
+    num_targets: PositiveInt = 50
+    clean_fraction: Fraction | None = None
     level_per: Literal["batch", "task"] = "batch"
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.num_targets < 1:
-            raise ValueError(
-                "batch_size and num_targets must be >= 1, got "
-                f"{self.batch_size} and {self.num_targets}."
-            )
-        if self.clean_fraction is not None and not 0.0 < self.clean_fraction <= 1.0:
-            raise ValueError(f"clean_fraction must lie in (0, 1], got {self.clean_fraction}.")
-        if self.level_per not in ("batch", "task"):
-            raise ValueError(f"level_per must be 'batch' or 'task', got {self.level_per!r}.")
 
 
 def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Generator) -> Tensor:
@@ -62,7 +52,7 @@ def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Genera
 
 
 def draw_batch(
-    model: ConvNP | DANP,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: BatchConfig,
     *,
@@ -81,7 +71,7 @@ def draw_batch(
         levels: One level, or each task's, ``(batch,)``; drawn where left out.
         generator: Source of randomness.
     """
-    if isinstance(model, ConvNP):
+    if model.num_levels == 0:
         task = task_generator.sample_task(
             config.batch_size,
             context_size=config.context_size,
@@ -91,7 +81,7 @@ def draw_batch(
         return MaskedTask(task.context, (), task.target, 0)
     augmented = sample_augmented_task(
         task_generator,
-        model.schedule,
+        model.config.schedule,
         config.batch_size,
         context_size=config.context_size,
         num_targets=config.num_targets,
@@ -105,7 +95,7 @@ def draw_batch(
 
 
 def batch_log_likelihood(
-    model: ConvNP | DANP, batch: MaskedTask, *, jitter: Tensor | float = 0.0
+    model: NeuralProcess, batch: MaskedTask, *, jitter: Tensor | float = 0.0
 ) -> Tensor:
     r"""Log-likelihood per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`.
 
@@ -117,43 +107,29 @@ def batch_log_likelihood(
     Returns:
         Nats per target, ``(batch,)``.
     """
-    predictive = _predict(model, batch)
+    predictive = model.level_predictive(batch)
     jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
 
-def training_loss(log_likelihood: Tensor, *, knee: float | None) -> Tensor:
-    r"""What a step descends: minus the mean over the tasks of their log-likelihoods.
+def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> Tensor:
+    r"""The loss: minus the mean over the tasks of their log-likelihoods, or a robust form of it.
 
-    With a knee k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
-    :math:`\ell`. A value of 1 predicted as :math:`0 \pm 10^{-3}` costs 500,000 nats. Without a
-    knee, one such task sets the direction of the step, and the other tasks of the batch no longer
-    count; with it, no task pulls much harder than another.
+    With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
+    :math:`\ell`, so that its gradient is bounded. A value of 1 predicted as :math:`0 \pm 10^{-3}`
+    costs 500,000 nats: with the plain mean, one such task sets the direction of the step.
 
     Args:
         log_likelihood: Nats per target, ``(batch,)``.
-        knee: k, in nats per target, or ``None`` for the plain mean.
+        robust_threshold: k, in nats per target, or ``None`` for the plain mean.
     """
-    if knee is not None:
-        short = (knee - log_likelihood).clamp(min=0.0)
+    if robust_threshold is not None:
+        short = (robust_threshold - log_likelihood).clamp(min=0.0)
         log_likelihood = log_likelihood + short - torch.log1p(short)
     return -log_likelihood.mean()
 
 
-def _predict(model: ConvNP | DANP, batch: MaskedTask) -> LowRankNormal:
-    if isinstance(model, ConvNP):
-        return model.forward_unchecked(batch.context, batch.target.x)
-    auxiliary = batch.auxiliary
-    if isinstance(batch.level, int):
-        # Compiled code sees that there are no points, but not that all of them are masked.
-        auxiliary = tuple(
-            points if f > batch.level else PointSet(points.x[:, :0], points.y[:, :0])
-            for f, points in enumerate(auxiliary, start=1)
-        )
-    return model.forward_unchecked(batch.context, auxiliary, batch.target.x, batch.level)
-
-
-def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> str:
+def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> str:
     """Why the loss of a batch, or its gradient, is not finite, in words."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -165,7 +141,7 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> s
         except ValueError as error:
             return f"the task generator made bad data: {error}"
     with torch.no_grad():
-        predictive = _predict(model, batch)
+        predictive = model.level_predictive(batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs are so large that the predictive is not finite"
     bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
@@ -176,7 +152,7 @@ def cause_of_failure(model: ConvNP | DANP, batch: MaskedTask, loss: Tensor) -> s
     return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
 
 
-def validation_log_likelihood(model: ConvNP | DANP, batches: list[list[MaskedTask]]) -> list[float]:
+def validation_log_likelihood(model: NeuralProcess, batches: list[list[MaskedTask]]) -> list[float]:
     """Mean log-likelihood per target of each level, given the true noised levels above it.
 
     Args:
@@ -194,7 +170,7 @@ def validation_log_likelihood(model: ConvNP | DANP, batches: list[list[MaskedTas
 
 
 def draw_validation_batches(
-    model: ConvNP | DANP,
+    model: NeuralProcess,
     task_generator: TaskGenerator,
     config: BatchConfig,
     *,
@@ -202,11 +178,10 @@ def draw_validation_batches(
     generator: torch.Generator,
 ) -> list[list[MaskedTask]]:
     """Fixed batches to validate on, ``num_batches`` for each level."""
-    num_levels = 0 if isinstance(model, ConvNP) else model.num_levels
     return [
         [
             draw_batch(model, task_generator, config, levels=level, generator=generator)
             for _ in range(num_batches)
         ]
-        for level in range(num_levels + 1)
+        for level in range(model.num_levels + 1)
     ]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Size, Tensor, nn
 
+from danp_lib._config import checked
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 
+OptimizerKind = Literal["adam", "muon"]
+Schedule = Literal["constant", "cosine", "quadratic"]
+JitterSchedule = Literal["constant", "geometric"]
 
-def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: str) -> float:
+
+def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
     """What the learning rate is multiplied by at a step, in [0, 1].
 
     Args:
@@ -21,7 +26,11 @@ def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: s
         warmup_steps: Number of steps over which the rate rises linearly from near 0.
         schedule: ``"constant"``, ``"cosine"`` for a half cosine from 1 down to 0, or
             ``"quadratic"`` for the square of what is left of the run.
+
+    Raises:
+        ValueError: If the schedule is unknown.
     """
+    checked(Schedule, schedule, "schedule")
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
     if schedule == "constant":
         return warmup
@@ -30,7 +39,7 @@ def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: s
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
 
 
-def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: str) -> float:
+def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: JitterSchedule) -> float:
     """The variance added to each prediction at a step of training.
 
     Without it, a value that is predicted wrongly and with confidence costs up to
@@ -41,7 +50,11 @@ def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: str) -> flo
         jitter: At step 0, in squared units of y.
         num_steps: Number of steps with jitter.
         schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor.
+
+    Raises:
+        ValueError: If the schedule is unknown.
     """
+    checked(JitterSchedule, schedule, "schedule")
     if step >= num_steps:
         return 0.0
     if schedule == "constant":
@@ -133,18 +146,22 @@ class Optimizer:
         muon_learning_rate: Peak rate of Muon.
         muon_weight_decay: Weight decay of Muon.
         gradient_clip: Largest Euclidean norm of the whole gradient; a larger one is scaled down.
+
+    Raises:
+        ValueError: If the kind is unknown.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        kind: str,
+        kind: OptimizerKind,
         learning_rate: float,
         muon_learning_rate: float,
         gradient_clip: float | None,
         muon_weight_decay: float = 0.0,
     ) -> None:
+        checked(OptimizerKind, kind, "kind")
         self.parameters = list(model.parameters())
         device = self.parameters[0].device
         self.clip = math.inf if gradient_clip is None else gradient_clip
@@ -209,6 +226,11 @@ class Optimizer:
                 state.setdefault(int(index), {})[name] = value
         groups = self.adam.state_dict()["param_groups"]
         self.adam.load_state_dict({"state": state, "param_groups": groups})
+        # The fused kernel takes it that moments lie in memory as their parameter does.
+        for parameter, moments in self.adam.state.items():
+            for name, value in moments.items():
+                if value.shape == parameter.shape:
+                    moments[name] = torch.empty_like(parameter).copy_(value)
         # Loading copies the rate; the one that set_factor writes to must stay in use.
         for group in self.adam.param_groups:
             group["lr"] = self.adam_rate

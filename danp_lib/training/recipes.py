@@ -8,14 +8,12 @@ import torch
 
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, paper_config
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
+from danp_lib.models.danp import DANPConfig
+from danp_lib.models.registry import MODELS as MODELS
+from danp_lib.models.registry import config_class
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.resume import Model, TrainingConfig
-
-RECIPES = ("paper", "fast")
-MODELS = ("danp", "convcnp", "convgnp", "ar-convcnp")
+from danp_lib.training.resume import TrainingConfig
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
@@ -25,6 +23,32 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
 """F and beta of the DANP of each dataset, from Table 2."""
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+
+_EPOCH = 2**14 // 16
+_TRAINING = {
+    "paper": TrainingConfig(
+        num_steps=500 * _EPOCH,
+        optimizer="adam",
+        learning_rate=3e-4,
+        schedule="constant",
+        warmup_steps=0,
+        gradient_clip=None,
+        jitter=1e-2,
+        jitter_steps=_EPOCH,
+        log_every=_EPOCH,
+        validate_every=4 * _EPOCH,
+    ),
+    "fast": TrainingConfig(
+        num_steps=14_000,
+        schedule="quadratic",
+        batch=BatchConfig(clean_fraction=0.5),
+        jitter=1e-2,
+        jitter_schedule="geometric",
+        robust_threshold=-2.0,
+        muon_weight_decay=0.1,
+    ),
+}
+RECIPES = tuple(_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,8 @@ class Recipe:
         model_config: Its architecture.
         task_generator: The prior over functions it is trained on.
         training: The run.
+        num_steps: Length of the run where it was chosen, ``None`` where it is the recipe's.
+        num_levels: Likewise F of a DANP, ``None`` where it is Table 2's.
     """
 
     name: str
@@ -44,35 +70,41 @@ class Recipe:
     model_config: ConvNPConfig | DANPConfig
     task_generator: TaskGenerator
     training: TrainingConfig
+    num_steps: int | None = None
+    num_levels: int | None = None
 
-    def build_model(self) -> Model:
+    @property
+    def checkpoint_name(self) -> str:
+        """The model's name among the pretrained ones, as in ``danp-f2-sawtooth``."""
+        part = "" if self.num_levels is None else f"f{self.num_levels}-"
+        return f"{self.model}-{part}{self.task_generator.name}"
+
+    def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""
         return build_model(self.model, self.model_config, seed=self.training.seed)
 
 
-def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> Model:
+def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model with fresh weights.
 
     Args:
-        name: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        config: The architecture, a :class:`DANPConfig` for a DANP.
+        name: One of :data:`~danp_lib.models.registry.MODELS`.
+        config: Its configuration, a :class:`DANPConfig` for a DANP.
         seed: Of the weights.
 
     Raises:
         ValueError: If there is no such model, or the configuration is another's.
     """
-    classes = {"danp": DANP, "convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}
-    if name not in classes:
-        raise ValueError(f"model must be one of {', '.join(classes)}, got {name!r}.")
+    if name not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
+    expected = config_class(name)
+    if not isinstance(config, expected):
+        raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if name == "danp" and isinstance(config, DANPConfig):
-            return DANP(config)
-        if name != "danp" and isinstance(config, ConvNPConfig):
-            return {"convcnp": ConvCNP, "convgnp": ConvGNP, "ar-convcnp": ARConvCNP}[name](config)
-    raise ValueError(f"a {name} does not take a {type(config).__name__}.")
+        return MODELS[name](config)
 
 
 def recipe(
@@ -102,7 +134,7 @@ def recipe(
     """
     for what, value, known in (
         ("recipe", name, RECIPES),
-        ("model", model, MODELS),
+        ("model", model, tuple(MODELS)),
         ("dataset", dataset, tuple(GENERATORS)),
     ):
         if value not in known:
@@ -113,49 +145,26 @@ def recipe(
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
     fast = ConvNPConfig(rank=rank, conditioned=rank > 0)
     base = paper_config(rank=rank) if name == "paper" else fast
-    training = _paper_training() if name == "paper" else _fast_training()
-    if model == "ar-convcnp":
-        # Rolled out over 50 targets, it meets contexts of up to 30 + 50 points.
-        training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
-    if num_steps is not None:
-        training = replace(training, num_steps=num_steps)
-    if training.jitter_schedule == "geometric":
-        training = replace(training, jitter_steps=training.num_steps // 4)
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         levels, beta = PAPER_NOISE[dataset]
-        if num_levels is not None and num_levels != levels:
-            schedule = NoiseSchedule.from_final_variance(
-                _FINAL_VARIANCE[dataset], num_levels=num_levels
-            )
-            levels, beta = schedule.num_levels, schedule.beta
+        num_levels = None if num_levels == levels else num_levels
+        if num_levels is not None:
+            variance = _FINAL_VARIANCE[dataset]
+            beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
+            levels = num_levels
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
-    return Recipe(name, model, config, GENERATORS[dataset](), replace(training, seed=seed))
-
-
-def _paper_training() -> TrainingConfig:
-    steps_per_epoch = 2**14 // 16
-    return TrainingConfig(
-        num_steps=500 * steps_per_epoch,
-        optimizer="adam",
-        learning_rate=3e-4,
-        schedule="constant",
-        warmup_steps=0,
-        gradient_clip=None,
-        jitter=1e-2,
-        jitter_steps=steps_per_epoch,
-        log_every=steps_per_epoch,
-        validate_every=4 * steps_per_epoch,
+    training = _TRAINING[name]
+    # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
+    context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
+    steps = training.num_steps if num_steps is None else num_steps
+    falls = training.jitter_schedule == "geometric"
+    training = replace(
+        training,
+        num_steps=steps,
+        batch=replace(training.batch, context_size=context_size),
+        jitter_steps=steps // 4 if falls else training.jitter_steps,
+        seed=seed,
     )
-
-
-def _fast_training() -> TrainingConfig:
-    return TrainingConfig(
-        num_steps=14_000,
-        schedule="quadratic",
-        batch=BatchConfig(clean_fraction=0.5),
-        jitter=1e-2,
-        jitter_schedule="geometric",
-        loss_knee=-2.0,
-        muon_weight_decay=0.1,
-    )
+    num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
+    return Recipe(name, model, config, GENERATORS[dataset](), training, num_steps, num_levels)

@@ -11,17 +11,21 @@ import shutil
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from typer.testing import CliRunner
 
 from danp_lib._config import to_dict
+from danp_lib._files import DATA_VARIABLE
 from danp_lib.cli import predict as cli_predict
 from danp_lib.cli import train as cli_train
 from danp_lib.cli.evaluate import render_table
@@ -30,14 +34,28 @@ from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
 from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_csv
-from danp_lib.evaluation.score import evaluate
+from danp_lib.evaluation.curves import Samples
+from danp_lib.evaluation.marginals import Marginals
+from danp_lib.evaluation.results import load_result
+from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.evaluation.table import table
-from danp_lib.inference.autoregressive import ARConvCNP, ar_sample
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, count_parameters
+from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.models.convnp import (
+    ARConvCNP,
+    ConvCNP,
+    ConvGNP,
+    ConvNPConfig,
+    ConvNPCore,
+    count_parameters,
+)
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage import pretrained
+from danp_lib.storage import tasks as storage_tasks
 from danp_lib.storage.card import read_card, render_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
+from danp_lib.storage.origin import sha256
+from danp_lib.storage.pretrained import pretrained_path
+from danp_lib.storage.tasks import benchmark_tasks
 from danp_lib.training import recipes
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import Recipe
@@ -102,7 +120,10 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Help and mistakes
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "table", "predict", "info"])
+COMMANDS = ("train", "evaluate", "benchmark", "table", "predict", "info", "export")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_and_gives_an_example(command: str) -> None:
     text = good(command, "--help")
     assert f"danp {command} " in text.partition("Example")[2]
@@ -125,11 +146,23 @@ def test_help_explains_and_gives_an_example(command: str) -> None:
         (["evaluate", "x", "--tasks", "y", "--estimator", "best"], "estimator .*'best'"),
         (["evaluate", "x", "--tasks", "y", "--device", "tpu"], "device .*'tpu'"),
         (["evaluate", "x", "--tasks", "y", "--device", "cuda:99"], "device .*'cuda:99'"),
+        (["benchmark", "danp-sine"], "name .*'danp-sine'"),
+        (["benchmark", "danp-gp", "--measure", "speed"], "measure .*'speed'"),
+        (["benchmark", "danp-gp", "--measure", "samples", "--num-samples", "4"], "num_samples = 4"),
+        (["benchmark", "danp-gp", "--device", "tpu"], "device .*'tpu'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], message: str) -> None:
     line = refused(*arguments)
     assert re.search(message, line), line
+
+
+def test_debug_shows_the_traceback(here: Path) -> None:
+    result = danp("--debug", "info", "missing")
+    assert isinstance(result.exception, FileNotFoundError)
+    trace = "".join(traceback.format_exception(result.exception))
+    assert "in describe_checkpoint" in trace
+    assert "'missing'" in refused("info", "missing")
 
 
 def test_the_command_is_installed(checkpoints: dict[str, Path], here: Path) -> None:
@@ -318,6 +351,63 @@ def test_a_table_row_shows_what_there_is_to_it() -> None:
         assert lines[0].index(heading) + len(heading) == lines[3].index(cell) + len(cell)
 
 
+# benchmark and tasks
+
+
+@pytest.fixture
+def two_tasks(here: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """Two benchmark tasks and one trained model, of a GP, in the current folder."""
+    tasks = benchmark_tasks("gp")[torch.tensor([20, 300])]
+    shutil.copytree(
+        pretrained_path("danp-gp").parent,
+        here / "checkpoints",
+        ignore=lambda _, names: [n for n in names if not n.startswith("danp-gp")],
+    )
+    (here / "benchmark_tasks").mkdir()
+    path = here / "benchmark_tasks" / "gp.safetensors"
+    save_tasks(path, tasks, metadata={})
+    write(path.with_name("hashes.json"), json.dumps({"gp": sha256(path)}))
+    monkeypatch.setenv(DATA_VARIABLE, str(here))
+    return tasks
+
+
+def test_benchmark_writes_each_kind_of_result(two_tasks: Task, here: Path) -> None:
+    out = ["--out", here / "out"]
+    printed = good("benchmark", "danp-gp", *out, "--num-samples", 8, "--seed", 2)
+    assert printed.strip() == str(here / "out" / "danp-gp-both.json")
+    likelihood = load_result(printed.strip(), Evaluation)
+    options = ["--tasks", "gp", "--num-samples", 8, "--seed", 2, "--json"]
+    found = json.loads(good("evaluate", "danp-gp", *options))
+    assert likelihood.content.average_likelihood == found["average_likelihood"]
+    assert (likelihood.origin.name, likelihood.origin.seed) == ("danp-gp", 2)
+
+    marginals = load_result(
+        good("benchmark", "ceiling-gp", *out, "--measure", "marginals").strip(), Marginals
+    )
+    assert (marginals.origin.name, marginals.content.num_tasks) == ("ceiling-gp", 2)
+
+    samples = load_result(
+        good("benchmark", "danp-gp", *out, "--measure", "samples", "--max-samples", 100).strip(),
+        Samples,
+    )
+    assert [curve.num_samples for curve in samples.content.curves] == 2 * [(100,), (32,)]
+    assert sorted(path.name for path in (here / "out").iterdir()) == [
+        "ceiling-gp-marginals.json",
+        "danp-gp-both.json",
+        "danp-gp-samples.json",
+    ]
+    write(here / "file", "")
+    assert "file" in refused("benchmark", "danp-gp", "--out", here / "file")
+
+
+def test_tasks_writes_the_sets_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_tasks, "CONTEXT_SIZES", (0, 1))
+    monkeypatch.setattr(storage_tasks, "POOL_SIZE", 8)
+    assert good("tasks", "sets") == ""
+    assert load_tasks(here / "sets" / "gp.safetensors").batch_size == 20
+    assert "written once" in refused("tasks", "sets")
+
+
 # predict
 
 
@@ -447,10 +537,22 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
 ) -> None:
     write(here / "a.csv", CONTEXT)
     write(here / "b.csv", AT)
+    passes: list[int] = []
+    forward = ConvNPCore.features
+
+    def counted(core: ConvNPCore, encoding: Tensor) -> Tensor:
+        passes.append(len(encoding))
+        return forward(core, encoding)
+
+    monkeypatch.setattr(ConvNPCore, "features", counted)
     for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
+        passes.clear()
         monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
         files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
         good("predict", checkpoints[name], *files, "--num-samples", 6)
+        if name == "danp":
+            levels = load_checkpoint(checkpoints[name]).num_levels
+            assert passes == [1, *(6,) * levels], "auxiliary sets are drawn once for all inputs"
     (_, whole), (_, parts) = read(here / "whole.csv"), read(here / "parts.csv")
     assert len(whole) == len(parts) == 4
     for together, apart in zip(whole, parts, strict=True):
@@ -540,7 +642,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
         )
 
     monkeypatch.setattr(recipes, "recipe", small)
-    monkeypatch.setattr(cli_train, "get_recipe", small)
     return here
 
 
@@ -575,6 +676,7 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     )
     assert card.validation is not None
     assert len(card.validation) == 4
+    assert card.danp_lib == version("danp_lib")
     assert (card.torch, card.hardware.gpu) == (torch.__version__, None)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == render_card(card)
     header = read_header(path)
@@ -584,6 +686,8 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     assert header.task_generator.name == "square"
     shown = json.loads(good("info", path, "--json"))
     assert shown["card"]["sha256"] == card.sha256
+    # What the header says is not said again.
+    assert not shown["card"].keys() & (shown.keys() | header.provenance.keys())
 
 
 def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
@@ -608,18 +712,40 @@ def test_a_trained_model_is_a_pretrained_one(tiny: Path, monkeypatch: pytest.Mon
     assert sorted(p.name for p in tiny.iterdir()) == [
         "danp-f2-square.json",
         "danp-f2-square.md",
+        "danp-f2-square.run",
         "danp-f2-square.safetensors",
-        "runs",
     ]
-    assert sorted(p.name for p in (tiny / "runs" / "danp-f2-square").iterdir()) == [
+    assert sorted(p.name for p in (tiny / "danp-f2-square.run").iterdir()) == [
         "log.jsonl",
         "state.safetensors",
     ]
     found = json.loads(good("info", "danp-f2-square", "--json"))
     assert found["config"]["num_levels"] == 2
-    assert "--levels 2 --steps 2 --out danp-f2-square.safetensors" in found["card"]["command"]
+    command = found["provenance"]["command"]
+    assert "--levels 2 --steps 2 --out danp-f2-square.safetensors" in command
     good(*TRAIN, "--levels", 2, "--out", "folder")
     assert (tiny / "folder" / "danp-f2-square.safetensors").is_file()
+
+
+def test_checkpoints_of_one_name_in_two_folders_have_a_run_each(tiny: Path) -> None:
+    good(*TRAIN, "--out", "a/m.safetensors")
+    good(*TRAIN, "--out", "b/m.safetensors", "--seed", 1)
+    cards = [read_card(tiny / folder / "m.safetensors") for folder in "ab"]
+    assert [card.seed for card in cards] == [0, 1]
+    assert cards[0].sha256 != cards[1].sha256
+    assert all((tiny / folder / "m.run" / "state.safetensors").is_file() for folder in "ab")
+
+
+def test_a_run_of_the_paper_can_be_lengthened(tiny: Path) -> None:
+    paper = [*TRAIN, "--recipe", "paper"]
+    good(*paper, "--steps", 2, "--out", "parts.safetensors")
+    good(*paper, "--steps", 4, "--out", "parts.safetensors")
+    good(*paper, "--steps", 4, "--out", "whole.safetensors")
+    card = read_card(tiny / "parts.safetensors")
+    assert card.steps == 4
+    assert "--steps 4" in card.command
+    whole, parts = (load_file(f"{name}.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[k], parts[k]) for k in whole)
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(tiny: Path) -> None:
@@ -690,7 +816,8 @@ def test_train_refuses_before_it_starts(tiny: Path, options: list[str], message:
         (["--seed", 1], "training.seed: 0 "),
         (["--dataset", "sawtooth"], "dataset: 'gp' "),
         (["--model", "ar-convcnp"], "model: 'convcnp' "),
-        (["--recipe", "paper", "--steps", 9], "training.num_steps: 3 "),
+        (["--recipe", "paper", "--steps", 9], "training.optimizer: 'muon' "),
+        (["--steps", 9], "training.num_steps: 3 there, 9 here; a quadratic schedule depends on it"),
     ],
 )
 def test_another_run_in_the_folder_is_refused(
@@ -703,3 +830,17 @@ def test_another_run_in_the_folder_is_refused(
     assert "another run" in line
     assert difference in line
     assert {path.name: path.read_bytes() for path in (tiny / "run").iterdir()} == old
+
+
+def test_export_writes_a_page(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("wasmtime")
+    path, folder = checkpoints["danp"], tmp_path / "page"
+    result = danp("export", "--web", path, "--out", folder)
+    assert result.exit_code == 0
+    names = {"index.html", "danp-live.js", f"{path.stem}.js"}
+    assert {file.name for file in folder.iterdir()} == names
+    assert all(name in result.stderr for name in names)
+    refused = danp("export", "--web", checkpoints["convgnp"], "--out", tmp_path / "other")
+    assert refused.exit_code == 2
+    assert "model must be a DANP" in refused.stderr
+    assert not (tmp_path / "other").exists()

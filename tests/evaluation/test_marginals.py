@@ -1,10 +1,7 @@
-"""Scores of the marginals on the benchmark: what they are, and in files."""
+"""Scores of the marginals on the benchmark."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +9,9 @@ import torch
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation import origin as evaluation_origin
 from danp_lib.evaluation.marginals import (
     MarginalRecord,
     Marginals,
-    MarginalsResult,
-    load_marginals,
-    run_marginals,
-    save_marginals,
     score_marginals,
     score_task,
 )
@@ -30,8 +22,7 @@ from danp_lib.exact.oracles import (
     SawtoothOracle,
     SquareWaveOracle,
 )
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
 
@@ -110,7 +101,7 @@ def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
 
 def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
     model = DANP(DANPConfig(config(2), 1, beta=0.2, num_auxiliary=4))
-    result = score_marginals(model, tasks, num_samples=6, generator=seeded(1), chunk_size=4)
+    result = score_marginals(model, tasks, num_samples=6, generator=seeded(1))
     task = tasks[2]
     mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(seeded(1), 4)[2])
     expected = float(crps(mixture, task.yt.double()).mean())
@@ -153,49 +144,3 @@ def test_no_records_are_refused() -> None:
         Marginals.summarize([], num_samples=1)
     one = Marginals.summarize([MarginalRecord(0, 0.5, 0.4, 0.8, 1.0)], num_samples=3)
     assert (one.crps, one.crps_ci95, one.num_samples) == (0.5, None, 3)
-
-
-@pytest.fixture(scope="module")
-def ceiling(tasks: Task) -> MarginalsResult:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_origin, "benchmark_tasks", lambda _: tasks)
-        return run_marginals("ceiling-gp", seed=5)
-
-
-def test_a_result_round_trips_with_its_origin(ceiling: MarginalsResult, tmp_path: Path) -> None:
-    origin = ceiling.origin
-    assert (origin.name, origin.dataset, origin.seed) == ("ceiling-gp", "gp", 5)
-    assert len(origin.tasks) == 64
-    path = save_marginals(tmp_path / "new", ceiling)
-    assert path == tmp_path / "new" / "ceiling-gp-marginals.json"
-    assert load_marginals(path) == ceiling
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d["marginals"].update(crps=0.0), "crps .*got 0"),
-        (lambda d: d["marginals"].update(crps_ci95=None), "crps_ci95 .*None"),
-        (lambda d: d["marginals"]["tasks"].pop(), "tasks"),
-        (lambda d: d["marginals"]["tasks"][0].pop("crps"), r"tasks\[0\]\.crps"),
-        (lambda d: d.update(extra=1), "result.extra"),
-        (lambda d: d.pop("marginals"), "marginals "),
-    ],
-)
-def test_a_changed_result_is_refused(
-    ceiling: MarginalsResult, tmp_path: Path, change: Any, message: str
-) -> None:
-    path = save_marginals(tmp_path, ceiling)
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=message) as caught:
-        load_marginals(path)
-    assert str(path) in str(caught.value)
-
-
-def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^name .*'gp'"):
-        run_marginals("gp")
-    with pytest.raises(FileNotFoundError, match=r"none\.json"):
-        load_marginals(tmp_path / "none.json")

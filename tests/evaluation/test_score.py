@@ -1,10 +1,9 @@
-"""The benchmark's score, the scores of marginals, results in files, and Table 1."""
+"""The benchmark's score, and the scores of marginals."""
 
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +17,11 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation import origin as evaluation_origin
-from danp_lib.evaluation.results import (
-    Result,
-    load_results,
-    run_benchmark,
-    save_results,
-)
 from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
 from danp_lib.exact.oracles import GaussianProcessOracle
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob
+from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
 
@@ -335,63 +327,3 @@ def test_metrics_refuse_what_does_not_fit() -> None:
         crps(mixture, torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"^level .*90"):
         in_central_interval(mixture, mixture.mean, 90)
-
-
-# Results in files, and the table
-
-
-@pytest.fixture(scope="module")
-def ceiling(tasks: Task) -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_origin, "benchmark_tasks", lambda _: tasks)
-        return run_benchmark("ceiling-gp", seed=5)
-
-
-def test_a_result_says_where_it_comes_from(ceiling: Result, tasks: Task) -> None:
-    direct = evaluate(GaussianProcessOracle(), tasks, generator=seeded(5))
-    assert ceiling.evaluation.average_likelihood == pytest.approx(direct.average_likelihood)
-    origin = ceiling.origin
-    assert (origin.name, origin.dataset, origin.seed) == ("ceiling-gp", "gp", 5)
-    assert len(origin.tasks) == 64
-    assert origin.weights is None
-    assert origin.torch == torch.__version__
-    assert ceiling.configuration["length_scale"] == 0.25
-
-
-def test_results_round_trip(ceiling: Result, tmp_path: Path) -> None:
-    path = save_results(tmp_path / "new", ceiling)
-    assert path == tmp_path / "new" / "ceiling-gp-exact.json"
-    assert load_results(path) == ceiling
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d["evaluation"].update(average_likelihood=400.0), "average_likelihood .*400"),
-        (lambda d: d["evaluation"]["tasks"].pop(), "tasks"),
-        (lambda d: d.update(extra=1), "result.extra"),
-        (lambda d: d.pop("seed"), "result.seed"),
-        (lambda d: d.pop("evaluation"), "evaluation"),
-    ],
-)
-def test_a_changed_result_is_refused(
-    ceiling: Result, tmp_path: Path, change: Any, message: str
-) -> None:
-    path = save_results(tmp_path, ceiling)
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=message) as caught:
-        load_results(path)
-    assert str(path) in str(caught.value)
-
-
-def test_missing_results_and_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\.json"):
-        load_results(tmp_path / "none.json")
-    with pytest.raises(ValueError, match=r"^name .*'ceiling'"):
-        run_benchmark("ceiling")
-    (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"list\.json"):
-        load_results(tmp_path / "list.json")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from danp_lib._config import from_dict
 from danp_lib._random import spawn
-from danp_lib.evaluation.marginals import load_marginals, marginals_name, score_task
-from danp_lib.evaluation.origin import Provenance, load_subject, results_folder
-from danp_lib.evaluation.samples import load_samples, samples_name
+from danp_lib.data.points import Task
+from danp_lib.evaluation.curves import Samples
+from danp_lib.evaluation.marginals import Marginals, score_task
+from danp_lib.evaluation.results import (
+    Result,
+    load_model,
+    load_result,
+    result_name,
+    results_folder,
+)
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.danp import DANP
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import pretrained_path
-from danp_lib.storage.tasks import benchmark_path, sha256
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 MARGINALS = sorted(results_folder().glob("*-marginals.json"))
 SAMPLES = sorted(results_folder().glob("*-samples.json"))
@@ -22,7 +31,7 @@ ROW = 129
 """Of a set, with 12 context points."""
 
 
-def check_origin(result: Provenance) -> None:
+def check_origin(result: Result[Any]) -> None:
     """The weights and the tasks are those that are shipped, and the commit is known."""
     origin = result.origin
     assert origin.tasks == sha256(benchmark_path(origin.dataset))
@@ -30,25 +39,31 @@ def check_origin(result: Provenance) -> None:
     assert "dirty" not in origin.commit
     if origin.weights is not None:
         assert origin.weights == sha256(pretrained_path(origin.name))
-        subject = load_subject(origin.name, seed=0)
-        config = subject.model.config
+        config = load_model(origin.name)[0].config
         assert from_dict(type(config), result.configuration) == config
+
+
+def task_of(result: Result[Any], row: int) -> tuple[Any, Task, torch.Generator]:
+    """The model, a task, and the generator that its samples were drawn from."""
+    tasks = benchmark_tasks(result.origin.dataset)
+    streams = spawn(torch.Generator().manual_seed(result.origin.seed), tasks.batch_size)
+    return load_model(result.origin.name)[0], tasks[row], streams[row]
 
 
 @pytest.mark.parametrize("path", MARGINALS, ids=lambda path: path.stem)
 def test_marginals_are_of_what_is_shipped_and_come_out_again(path: Path) -> None:
-    result = load_marginals(path)
+    result = load_result(path, Marginals)
     check_origin(result)
-    assert path.name == marginals_name(result.origin.name)
-    assert result.marginals.num_tasks == 310
-    record = result.marginals.tasks[ROW]
+    assert path.name == result_name(result.origin.name, "marginals")
+    assert result.content.num_tasks == 310
+    record = result.content.tasks[ROW]
     assert record.context_size == 12
-    subject = load_subject(result.origin.name, seed=result.origin.seed)
+    model, task, stream = task_of(result, ROW)
     again = score_task(
-        subject.model,
-        subject.tasks[ROW],
-        num_samples=result.marginals.num_samples,
-        generator=spawn(subject.generator, subject.tasks.batch_size)[ROW],
+        model,
+        task,
+        num_samples=result.content.num_samples,
+        generator=stream,
     )
     # Another processor rounds differently, and the network passes that on.
     assert again.context_size == record.context_size
@@ -59,18 +74,16 @@ def test_marginals_are_of_what_is_shipped_and_come_out_again(path: Path) -> None
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_curves_are_of_what_is_shipped_and_begin_as_they_did(path: Path) -> None:
-    result = load_samples(path)
+    result = load_result(path, Samples)
     check_origin(result)
-    assert path.name == samples_name(result.origin.name)
-    curves = {(c.context_size, c.estimator): c for c in result.samples.curves}
+    assert path.name == result_name(result.origin.name, "samples")
+    curves = {(c.context_size, c.estimator): c for c in result.content.curves}
     assert {size for size, _ in curves} == set(range(31))
     curve = curves[12, "both"]
-    subject = load_subject(result.origin.name, seed=result.origin.seed)
-    assert isinstance(subject.model, DANP)
-    stream = spawn(subject.generator, subject.tasks.batch_size)[curve.row]
+    model, task, stream = task_of(result, curve.row)
     again = log_likelihood(
-        subject.model,
-        subject.tasks[curve.row],
+        model,
+        task,
         estimator="both",
         num_samples=curve.num_samples[0],
         generator=spawn(stream, 2)[1],

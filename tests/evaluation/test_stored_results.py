@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from danp_lib._config import from_dict
 from danp_lib._random import spawn
+from danp_lib.evaluation.curves import Samples
+from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import (
     CEILING,
     Result,
-    load_results,
+    load_result,
     result_name,
     results_folder,
+    save_result,
 )
-from danp_lib.evaluation.score import ESTIMATORS, evaluate_task
+from danp_lib.evaluation.score import ESTIMATORS, Evaluation, evaluate_task
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.storage.card import read_card
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.tasks import benchmark_path, benchmark_tasks, sha256
+from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 ENDINGS = tuple(f"-{estimator}.json" for estimator in ("exact", *ESTIMATORS))
 PATHS = sorted(p for p in results_folder().glob("*.json") if p.name.endswith(ENDINGS))
@@ -30,8 +35,8 @@ RECOMPUTED = (129, 304)
 
 
 @cache
-def load(path: Path) -> Result:
-    return load_results(path)
+def load(path: Path) -> Result[Evaluation]:
+    return load_result(path, Evaluation)
 
 
 def test_there_are_results() -> None:
@@ -42,9 +47,9 @@ def test_there_are_results() -> None:
 def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None:
     result = load(path)
     origin = result.origin
-    assert path.name == result_name(origin.name, result.evaluation.estimator)
+    assert path.name == result_name(origin.name, result.content.estimator)
     assert origin.tasks == sha256(benchmark_path(origin.dataset))
-    assert result.evaluation.num_tasks == 310
+    assert result.content.num_tasks == 310
     assert origin.commit is not None
     assert "dirty" not in origin.commit
     if origin.weights is None:
@@ -64,7 +69,7 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
 )
 def test_a_record_comes_out_again(path: Path, row: int) -> None:
     result = load(path)
-    origin, record = result.origin, result.evaluation.tasks[row]
+    origin, record = result.origin, result.content.tasks[row]
     exact = origin.weights is None
     model = ORACLES[origin.dataset]() if exact else load_pretrained(origin.name)
     tasks = benchmark_tasks(origin.dataset)
@@ -82,3 +87,21 @@ def test_a_record_comes_out_again(path: Path, row: int) -> None:
     assert again.forward_passes == record.forward_passes
     # Another processor rounds differently, and the network passes that on.
     assert again.log_likelihood == pytest.approx(record.log_likelihood, abs=0.02)
+
+
+OF_OTHER_KINDS = [
+    *((path, Marginals) for path in sorted(results_folder().glob("*-marginals.json"))),
+    *((path, Samples) for path in sorted(results_folder().glob("*-samples.json"))),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [*((path, Evaluation) for path in PATHS), *OF_OTHER_KINDS], ids=str
+)
+def test_saved_again_it_has_the_same_bytes(path: Path, kind: type[Any], tmp_path: Path) -> None:
+    result: Result[Any] = load_result(path, kind)
+    stored = path.read_bytes()
+    if b'"compiled"' not in stored:  # it is from before there was compiling
+        stored = stored.replace(b' "configuration"', b' "compiled": false,\n "configuration"', 1)
+    again = save_result(tmp_path, result)
+    assert (again.name, again.read_bytes()) == (path.name, stored)

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from danp_lib.evaluation.marginals import (
-    MarginalRecord,
-    Marginals,
-    MarginalsResult,
-    save_marginals,
-)
-from danp_lib.evaluation.origin import Origin
-from danp_lib.evaluation.results import Result, result_name, save_results
+from danp_lib.evaluation.marginals import MarginalRecord, Marginals
+from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
 from danp_lib.evaluation.table import (
     FURTHER,
@@ -23,7 +17,7 @@ from danp_lib.evaluation.table import (
     PAPERS_ESTIMATOR,
     table,
 )
-from danp_lib.storage.card import Hardware
+from danp_lib.storage.origin import Hardware
 
 CONTRACT = {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
 MODELS = ["danp", "convcnp", "convgnp", "ar-convcnp", "ceiling"]
@@ -37,7 +31,7 @@ def origin(name: str, weights: str | None = "a" * 64) -> Origin:
 
 
 def save(folder: Path, name: str, *records: TaskRecord, weights: str | None = "a" * 64) -> Path:
-    return save_results(
+    return save_result(
         folder, Result(origin(name, weights), {}, Evaluation.summarize(records or [RECORD] * 2))
     )
 
@@ -45,7 +39,7 @@ def save(folder: Path, name: str, *records: TaskRecord, weights: str | None = "a
 def save_marginal(folder: Path, name: str, weights: str | None = "a" * 64) -> Path:
     records = [MarginalRecord(0, 0.25, 0.5, 0.75, 1.0), MarginalRecord(1, 0.75, 0.25, 1.0, 1.0)]
     marginals = Marginals.summarize(records, num_samples=256)
-    return save_marginals(folder, MarginalsResult(origin(name, weights), {}, marginals))
+    return save_result(folder, Result(origin(name, weights), {}, marginals))
 
 
 def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The rollout: its chain, its orders, its counts."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,8 +11,16 @@ from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
-from danp_lib.inference.autoregressive import ARConvCNP, ar_log_prob, ar_sample
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNP, ConvNPConfig
+from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
+from danp_lib.models.convnp import (
+    ARConvCNP,
+    ConvCNP,
+    ConvGNP,
+    ConvNP,
+    ConvNPConfig,
+    ConvNPCore,
+    NeuralProcess,
+)
 from danp_lib.models.danp import DANP, DANPConfig
 
 BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
@@ -48,7 +57,7 @@ def task() -> Task:
     return Task(PointSet(full.xc, y, keep), full.target)
 
 
-def chain_by_hand(model: ConvNP | DANP, task: Task, seed: int, num_samples: int = 1) -> Tensor:
+def chain_by_hand(model: NeuralProcess, task: Task, seed: int, num_samples: int = 1) -> Tensor:
     for_orders, for_samples = spawn(seeded(seed), 2)
     values = []
     for row in range(task.batch_size):
@@ -56,12 +65,8 @@ def chain_by_hand(model: ConvNP | DANP, task: Task, seed: int, num_samples: int 
         total = torch.zeros((), dtype=torch.float64)
         for n in torch.randperm(task.target.num_points, generator=for_orders).tolist():
             x, y = task.xt[row, n].reshape(1, 1, 1), task.yt[row, n].reshape(1, 1, 1)
-            if isinstance(model, DANP):
-                total += model.predict(
-                    known, x, generator=for_samples, num_samples=num_samples
-                ).log_prob(y)[0]
-            else:
-                total += model.predict(known, x).log_prob(y)[0]
+            options = {"num_samples": num_samples, "generator": for_samples}
+            total += model.predict(known, x, **options).log_prob(y)[0]  # type: ignore[arg-type]
             known = known.concat(PointSet(x, y))
         values.append(total)
     return torch.stack(values)
@@ -123,13 +128,19 @@ def exact_regression(context: PointSet, xt: Tensor) -> tuple[Tensor, Tensor]:
     return gain @ known.y[0], covariance + noise * torch.eye(xt.shape[1])
 
 
-class ExactGP(ConvCNP):
+class ExactGP(ConvNPCore):
     """The marginals of exact regression, for which every order gives the same joint density."""
 
-    def forward_unchecked(self, context: PointSet, xt: Tensor) -> LowRankNormal:
-        rows = [exact_regression(context[i], xt[i : i + 1]) for i in range(len(xt))]
+    def forward(self, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor) -> LowRankNormal:
+        rows = [exact_regression(sets[0][i], xt[i : i + 1]) for i in range(len(xt))]
         mean, covariance = (torch.stack(part) for part in zip(*rows, strict=True))
         return DiagonalNormal(mean, covariance.diagonal(dim1=1, dim2=2).unsqueeze(-1))
+
+
+def exact_gp() -> ConvNP:
+    model = build(ConvCNP)
+    model.core = ExactGP(model.config, num_sets=1).double()
+    return model
 
 
 def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task) -> None:
@@ -137,12 +148,12 @@ def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task) -> None
         one = task[row]
         mean, covariance = exact_regression(one.context, one.xt)
         joint = torch.distributions.MultivariateNormal(mean[:, 0], covariance)
-        found = ar_log_prob(build(ExactGP), one, generator=seeded(seed)).values
+        found = ar_log_prob(exact_gp(), one, generator=seeded(seed)).values
         torch.testing.assert_close(found[0], joint.log_prob(one.yt[0, :, 0]), rtol=1e-9, atol=1e-9)
 
 
 def test_samples_of_exact_conditionals_have_the_joint_covariance(task: Task) -> None:
-    model, count = build(ExactGP), 1000
+    model, count = exact_gp(), 1000
     one = task[1]
     mean, covariance = exact_regression(one.context, one.xt)
     samples = ar_sample(model, one.context, one.xt, num_samples=count, generator=seeded(3)).values
@@ -169,7 +180,7 @@ def test_samples_of_a_danp_have_the_moments_of_its_mixture(task: Task) -> None:
 
 
 @pytest.mark.parametrize("model", [build(ConvCNP), build_danp(2)], ids=["convcnp", "danp"])
-def test_chunk_size_changes_nothing(model: ConvNP | DANP, task: Task) -> None:
+def test_chunk_size_changes_nothing(model: NeuralProcess, task: Task) -> None:
     values = [
         ar_log_prob(model, task, generator=seeded(1), num_samples=5, chunk_size=size).values
         for size in (2, 256)

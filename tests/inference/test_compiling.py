@@ -1,4 +1,4 @@
-"""A compiled network says what it said before, and a result says where it was used."""
+"""A compiled network predicts what it did before."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ import torch
 from contracts import small_config
 
 from danp_lib.data.generators import Sawtooth
-from danp_lib.evaluation import origin as evaluation_origin
-from danp_lib.evaluation import results as evaluation_results
-from danp_lib.evaluation.origin import load_subject
-from danp_lib.evaluation.results import run_benchmark
-from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, TaskRecord
 from danp_lib.inference.compiling import can_compile, compile_unet
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.danp import DANP, DANPConfig
@@ -23,28 +18,6 @@ def test_without_a_compiler_or_a_cpu_nothing_is_compiled(monkeypatch: pytest.Mon
     monkeypatch.setenv("CXX", "sh")
     assert can_compile("cpu")
     assert not can_compile(torch.device("cuda"))
-
-
-def test_a_result_says_compiled_only_of_samples_by_a_compiled_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compiled: list[object] = []
-    monkeypatch.setattr(
-        evaluation_origin, "compile_unet", lambda model, **_: compiled.append(model)
-    )
-    monkeypatch.setattr(evaluation_origin, "can_compile", lambda device: True)
-    for name in ("ceiling-gp", "convgnp-gp", "ar-convcnp-gp"):
-        assert not load_subject(name, seed=0, compiled=True).origin.compiled
-    assert compiled == []
-    subject = load_subject("danp-gp", seed=0, compiled=True)
-    assert subject.origin.compiled
-    assert compiled == [subject.model]
-
-    nothing = Evaluation.summarize([TaskRecord(0, 0.0, "both", 256, 1.0, 1, 0.0)])
-    monkeypatch.setattr(evaluation_results, "evaluate", lambda *_, **__: nothing)
-    for num_samples in (CHUNK_SIZE - 1, CHUNK_SIZE):
-        result = run_benchmark("danp-gp", num_samples=num_samples, compiled=True)
-        assert result.origin.compiled == (num_samples == CHUNK_SIZE)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")

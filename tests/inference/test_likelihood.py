@@ -10,6 +10,8 @@ from torch import Tensor
 from danp_lib.data.generators import GaussianProcess
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.exact.gp import GaussianProcessOracle
+from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import (
     LogLikelihood,
     effective_sample_size,
@@ -17,7 +19,7 @@ from danp_lib.inference.likelihood import (
     log_mean,
     log_weights,
 )
-from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
 from danp_lib.models.danp import DANP, DANPConfig
 
 Estimator = Literal["model", "noising", "both"]
@@ -240,8 +242,64 @@ def test_without_levels_it_is_exact(estimator: Estimator) -> None:
         assert result.forward_passes == 2
 
 
-def baseline() -> ConvCNP:
-    return ConvCNP(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
+def test_says_which_estimator_was_used() -> None:
+    task = draw_task()
+    oracle = GaussianProcessOracle(length_scale=1.0)
+    found = {}
+    for name, model in (
+        ("convcnp", baseline()),
+        ("ar-convcnp", baseline(ARConvCNP)),
+        ("danp", random_danp()),
+        ("no levels", random_danp(num_levels=0)),
+        ("oracle", oracle),
+    ):
+        for estimator in ("both", "autoregressive"):
+            result = log_likelihood(
+                model, task, estimator=estimator, num_samples=6, generator=seeded(0)
+            )
+            found[name, estimator] = (result.estimator, result.num_samples)
+            is_nan = (name, estimator) == ("danp", "autoregressive")
+            assert bool(result.effective_sample_size.isnan()) == is_nan
+    rollout = ("autoregressive", 1)
+    assert found == {
+        ("convcnp", "both"): ("exact", 1),
+        ("convcnp", "autoregressive"): rollout,
+        ("ar-convcnp", "both"): rollout,
+        ("ar-convcnp", "autoregressive"): rollout,
+        ("danp", "both"): ("both", 6),
+        ("danp", "autoregressive"): ("autoregressive", 6),
+        ("no levels", "both"): ("exact", 1),
+        ("no levels", "autoregressive"): rollout,
+        ("oracle", "both"): ("exact", 1),
+        ("oracle", "autoregressive"): ("exact", 1),
+    }
+
+
+def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
+    task = draw_task(batch_size=2)
+    plain, ar = baseline(), baseline(ARConvCNP)
+    ar.load_state_dict(plain.state_dict())
+    expected = ar_log_prob(ar, task, generator=seeded(3))
+    for result in (
+        log_likelihood(ar, task, generator=seeded(3)),
+        log_likelihood(plain, task, estimator="autoregressive", generator=seeded(3)),
+    ):
+        torch.testing.assert_close(result.values, expected.values, rtol=0, atol=0)
+        assert result.forward_passes == expected.forward_passes == 2 * 4
+    exact = log_likelihood(plain, task, generator=seeded(3)).values
+    assert (exact - expected.values).abs().min() > 1e-6
+
+
+def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
+    task, oracle = draw_task(batch_size=2), GaussianProcessOracle(length_scale=1.0)
+    result = log_likelihood(oracle, task, generator=seeded(0))
+    expected = oracle.predict(task.context, task.xt).log_prob(task.yt)
+    torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-9)
+    assert result.forward_passes == 0
+
+
+def baseline(kind: type[ConvCNP] = ConvCNP) -> ConvCNP:
+    return kind(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
 
 
 def test_baseline_ignores_the_pool_and_the_samples() -> None:

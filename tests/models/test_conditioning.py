@@ -14,7 +14,7 @@ from torch import Tensor
 from danp_lib.data.noising import mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
-from danp_lib.models.conditioning import KNOWN_VARIANCE, condition
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
 from danp_lib.models.convnp import ConvCNP, ConvGNP
 from danp_lib.models.danp import DANP, DANPConfig
 
@@ -138,6 +138,40 @@ def test_what_has_no_factor_in_float64_is_refused() -> None:
     assert_same(actual[1:], condition(target[1:], [(observed[1:], values[1:])]))
 
 
+@given(st.integers(3, 12), st.integers(1, 8), seeds)
+def test_values_as_the_gaussian_has_them_are_taken_as_they_are(
+    observed: int, rank: int, seed: int
+) -> None:
+    joint = draw_gaussian(2, NUM_TARGETS + observed, rank, seed)
+    target, rest = split(joint)
+    y = rest.sample(generator=torch.Generator().manual_seed(seed))
+    distance = (y - rest.mean).mT @ torch.linalg.solve(rest.covariance_matrix, y - rest.mean)
+    known = [(rest, PointSet(torch.zeros_like(y), y))]
+    bound = float(distance.max()) / observed + 1e-6
+    assert_same(condition(target, known, max_chi_square=bound), condition(target, known), 1e-12)
+
+
+@given(st.floats(1e2, 1e6), seeds)
+def test_values_that_contradict_move_the_others_by_what_is_plausible(
+    size: float, seed: int
+) -> None:
+    # Two values that differ though their outputs are all but the same.
+    target, _ = split(draw_gaussian(1, NUM_TARGETS + 2, 3, seed))
+    generator = torch.Generator().manual_seed(seed)
+    row, other = torch.randn(2, 1, 1, 3, generator=generator, dtype=torch.float64)
+    factor = torch.cat([row, row + 1e-3 * other], dim=1)
+    mean = torch.zeros(1, 2, 1, dtype=torch.float64)
+    observed = LowRankNormal(mean, factor, torch.full_like(mean, 1e-8))
+    values = PointSet(mean, mean.new_tensor([[[1.0], [-1.0]]]) * size * 1e-2)
+    known = [(observed, values)]
+    plain, bounded = condition(target, known), condition(target, known, max_chi_square=4.0)
+    shift, limited = ((c.mean - target.mean).norm() for c in (plain, bounded))
+    # z has unit variance, so |z| <= 6 is plausible in three dimensions.
+    reach = 6.0 * target.cov_factor.square().sum().sqrt()
+    assert limited < reach < shift
+    assert (bounded.variance > plain.variance - 1e-12).all()
+
+
 def as_known(predicted: LowRankNormal) -> LowRankNormal:
     """The same outputs without the floor, which is for predictions."""
     diagonal = predicted.cov_diag - VARIANCE_FLOOR + KNOWN_VARIANCE
@@ -149,7 +183,7 @@ def test_a_convgnp_conditions_its_own_gaussian() -> None:
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
     joint = plain.predict(context, torch.cat([xt, context.x], dim=1))
     target, observed = joint.marginal(slice(4)), joint.marginal(slice(4, None))
-    expected = condition(target, [(as_known(observed), context)])
+    expected = condition(target, [(as_known(observed), context)], max_chi_square=MAX_CHI_SQUARE)
     assert_same(model.predict(context, xt), expected)
     assert (expected.mean - joint.mean[:, :4]).abs().max() > 1e-3
 
@@ -168,7 +202,7 @@ def test_a_danp_conditions_its_clean_level_on_all_sets() -> None:
         (as_known(plain.core.decode(features, points.x.nan_to_num(), f)), points)
         for f, points in enumerate([context, *auxiliary])
     ]
-    expected = condition(plain(context, auxiliary, xt), known)
+    expected = condition(plain(context, auxiliary, xt), known, max_chi_square=MAX_CHI_SQUARE)
     assert_same(model(context, auxiliary, xt), expected)
     on_the_context = condition(plain(context, auxiliary, xt), known[:1])
     assert (expected.mean - on_the_context.mean).abs().max() > 1e-3
@@ -182,7 +216,7 @@ def test_a_level_a_task_is_conditioned_task_by_task() -> None:
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
     auxiliary = [draw_set(2, 5, 2 + f) for f in range(NUM_LEVELS)]
     levels = torch.tensor([1, 0])
-    together = model.forward_unchecked(context, mask_levels(auxiliary, levels), xt, levels)
+    together = model.core([context, *mask_levels(auxiliary, levels)], xt, levels)
     for row, level in enumerate(levels.tolist()):
         alone = model(context[row], [a[row] for a in auxiliary], xt[row : row + 1], level=level)
         assert_same(together[row : row + 1], alone)
@@ -194,8 +228,8 @@ def test_one_context_serves_for_a_level_a_task() -> None:
     levels = torch.tensor([1, 0])
     auxiliary = mask_levels([draw_set(2, 5, 2 + f) for f in range(NUM_LEVELS)], levels)
     assert_same(
-        model.forward_unchecked(context, auxiliary, xt, levels),
-        model.forward_unchecked(context.expand(2), auxiliary, xt, levels),
+        model.core([context, *auxiliary], xt, levels),
+        model.core([context.expand(2), *auxiliary], xt, levels),
     )
 
 

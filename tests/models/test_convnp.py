@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from danp_lib.models.convnp import (
     count_parameters,
     paper_config,
 )
+from danp_lib.nn.unet import UNETS
 
 
 class TestConvCNP(PredictiveContract):
@@ -176,24 +177,36 @@ def test_float32_agrees_with_float64() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "right"),
     [
-        {"unet": "plain"},
-        {"kernel_size": 4},
-        {"channels": 0},
-        {"num_layers": 0},
-        {"rank": -1},
-        {"variance_gain": 0.0},
-        {"factor_divisor": -1.0},
-        {"domain": (1.0, 1.0)},
-        {"domain": (1e5, 1e5 + 4.0)},
-        {"domain": (-math.inf, 0.0)},
+        ({"unet": "plain"}, "'paper' or 'full-resolution'"),
+        ({"kernel_size": 4}, "odd"),
+        ({"channels": 0}, "an integer >= 1"),
+        ({"channels": 64.5}, "an integer >= 1"),
+        ({"channels": "64"}, "an integer >= 1"),
+        ({"num_layers": 0}, "an integer >= 1"),
+        ({"rank": -1}, "an integer >= 0"),
+        ({"rank": True}, "an integer >= 0"),
+        ({"margin": math.nan}, "a finite number >= 0"),
+        ({"variance_offset": math.inf}, "a finite number"),
+        ({"variance_gain": 0.0}, "a finite number > 0"),
+        ({"factor_divisor": -1.0}, "a finite number > 0"),
+        ({"conditioned": 1}, "true or false"),
+        ({"domain": (1.0, 1.0)}, "with lower < upper"),
+        ({"domain": (1.0,)}, "a list of 2"),
+        ({"domain": (1e5, 1e5 + 4.0)}, "within"),
     ],
 )
-def test_wrong_configurations_are_refused(change: dict[str, Any]) -> None:
+def test_wrong_configurations_are_refused(change: dict[str, Any], right: str) -> None:
     ((name, value),) = change.items()
-    with pytest.raises(ValueError, match=rf"{name}.* got .*{re.escape(repr(value))}"):
+    with pytest.raises(ValueError, match=rf"^{name} must .*{right}.* got {re.escape(repr(value))}"):
         ConvNPConfig(**change)
+
+
+def test_the_choices_of_a_unet_are_those_there_are() -> None:
+    for name in UNETS:
+        ConvNPConfig(unet=name)  # type: ignore[arg-type]
+    assert set(get_args(get_type_hints(ConvNPConfig)["unet"])) == set(UNETS)
 
 
 def test_rank_must_fit_the_model() -> None:

@@ -13,12 +13,13 @@ from contracts import PredictiveContract, assert_same, draw_set, forall, pad, se
 from hypothesis import strategies as st
 from torch import Tensor
 
+from danp_lib._random import spawn
 from danp_lib.data.noising import AugmentedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.convnp import ConvGNP
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig
 
 NUM_LEVELS = 3
 Hidden = Literal["data", "nan", "nothing"]
@@ -62,16 +63,16 @@ class TestConditionedPrediction(TestPrediction):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
         return seeded(DANP, small_danp(domain=domain, conditioned=True))
 
-    def test_the_walk_agrees_with_the_levels_one_by_one(self) -> None:
+    def test_ancestral_sampling_agrees_with_the_forward_pass_of_each_level(self) -> None:
         model, context, xt = self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x
         inputs = model.draw_inputs(
             2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
-        walk = model.denoise(model.prepare(context), inputs, lambda level, p: p.mean, xt)
+        samples = model.denoise(model.encode(context), inputs, lambda level, p: p.mean)
         for level in range(NUM_LEVELS + 1):
             x = inputs[level - 1] if level else xt
-            expected = model(context, walk.auxiliary, x, level=level)
-            actual = walk.predictives[level - 1] if level else walk.target
+            expected = model(context, samples.auxiliary, x, level=level)
+            actual = samples.predictives[level - 1] if level else samples.at(xt)
             assert_same(actual, expected)
 
 
@@ -114,10 +115,7 @@ def hide(task: AugmentedTask, level: int, how: Hidden) -> AugmentedTask:
 def gradients(model: DANP, task: AugmentedTask, level: int | Tensor) -> tuple[Tensor, ...]:
     """The log-likelihood and its gradients."""
     masked = task.masked(level)
-    predictive = model.forward_unchecked(
-        masked.context, masked.auxiliary, masked.target.x, masked.level
-    )
-    result = predictive.log_prob(masked.target.y)
+    result = model.level_predictive(masked).log_prob(masked.target.y)
     return (result, *torch.autograd.grad(result.sum(), list(model.parameters())))
 
 
@@ -179,25 +177,79 @@ def test_auxiliary_sets_are_drawn_from_the_predictives_of_their_levels(shared: b
     """Each level from the model's own predictive given the sampled noisier ones."""
     model, context = seeded(DANP, small_danp(num_auxiliary=4)), draw_set(1, 5, 0)
     inputs = draw_set(1, 6, 1).x if shared else None
-    calls: list[tuple[int, LowRankNormal, PointSet]] = []
     sets = model.sample_auxiliary(
-        context,
-        num_samples=3,
-        inputs=inputs,
-        generator=torch.Generator().manual_seed(0),
-        callback=lambda *call: calls.append(call),
+        context, num_samples=3, inputs=inputs, generator=torch.Generator().manual_seed(0)
     )
-    assert [level for level, *_ in calls] == [3, 2, 1]
-    for level, predictive, points in calls:
-        assert torch.equal(points.x, sets[level - 1].x)
-        assert torch.equal(points.y, sets[level - 1].y)
-        assert points.x.shape == (3, 6 if shared else 4, 1)
-        if inputs is not None:
-            assert torch.equal(points.x, inputs.expand(3, -1, -1))
-        expected = model(context.expand(3), sets, points.x, level)
-        torch.testing.assert_close(
-            predictive.log_prob(points.y).expand(3), expected.log_prob(points.y)
-        )
+    for_inputs, for_noise = spawn(torch.Generator().manual_seed(0), 2)
+    points = 6 if shared else 4
+    noise = model.draw_noise(3, points, generator=for_noise)
+    xs = model.draw_inputs(3, generator=for_inputs, dtype=torch.float64)
+    for level in (3, 2, 1):
+        x = xs[level - 1] if inputs is None else inputs.expand(3, -1, -1)
+        assert torch.equal(sets[level - 1].x, x)
+        predictive = model(context.expand(3), sets, x, level)
+        expected = predictive.transform(noise[level - 1])
+        torch.testing.assert_close(sets[level - 1].y, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_samples_of_several_tasks_are_those_of_each_task(conditioned: bool) -> None:
+    """Rows of tasks and samples in one batch, with inputs and outputs given."""
+    model = seeded(DANP, small_danp(conditioned=conditioned))
+    context, xt = pad(draw_set(2, 5, 0), 1), draw_set(2, 4, 1).x
+    given = [draw_set(6, 3, 10 + level) for level in range(NUM_LEVELS)]
+
+    def denoise(rows: slice, tasks: slice) -> AuxiliarySamples:
+        xs = [points.x[rows] for points in given]
+        encoded = model.encode(context[tasks])
+        return model.denoise(encoded, xs, lambda level, p: given[level - 1].y[rows])
+
+    together = denoise(slice(6), slice(2))
+    for task in range(2):
+        rows = slice(3 * task, 3 * task + 3)
+        alone = denoise(rows, slice(task, task + 1))
+        torch.testing.assert_close(together.log_prob()[rows], alone.log_prob())
+        assert_same(together.at(xt)[rows], alone.at(xt[task : task + 1]))
+        expected = model(context[task].expand(3), alone.auxiliary, xt[[task] * 3])
+        assert_same(alone.at(xt[task : task + 1]), expected)
+
+
+def test_the_log_density_of_the_samples_is_equation_3() -> None:
+    model, context = seeded(DANP, small_danp()), draw_set(1, 5, 0)
+    given = [draw_set(2, 4, 1 + level) for level in range(NUM_LEVELS)]
+    xs = [points.x for points in given]
+    samples = model.denoise(model.encode(context), xs, lambda level, p: given[level - 1].y)
+    expected = sum(
+        model(context.expand(2), given, points.x, level).log_prob(points.y)
+        for level, points in enumerate(given, start=1)
+    )
+    torch.testing.assert_close(samples.log_prob(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunk_size", [2, 256])
+def test_conditioning_once_predicts_anywhere(chunk_size: int) -> None:
+    model, context, xt = seeded(DANP, small_danp()), draw_set(3, 5, 0), draw_set(3, 6, 1).x
+    options = {"num_samples": 4, "chunk_size": chunk_size}
+    passes = 0
+
+    def count(_: Any, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal passes
+        passes += len(inputs[0])
+
+    model.core.unet.register_forward_pre_hook(count)
+    predictive = model.condition_on(context, generator=torch.Generator().manual_seed(0), **options)
+    assert passes == 3 * (1 + NUM_LEVELS * 4)
+    expected = model.predict(context, xt, generator=torch.Generator().manual_seed(0), **options)
+    passes = 0
+    assert_same(predictive(xt), expected)
+    assert_same(predictive(xt[:, 2:]), expected.marginal(slice(2, None)))
+    assert predictive(xt[:1]).batch_shape == (3,)
+    assert passes == 0
+    with pytest.raises(ValueError, match=r"batch .*'xt': 4"):
+        predictive(torch.zeros(4, 2, 1).double())
+    alone = model.condition_on(context[0], generator=torch.Generator(), **options)
+    with pytest.raises(ValueError, match=r"^xt .*batch size .*got 3"):
+        alone(xt)
 
 
 def test_samples_have_the_moments_of_the_predictive() -> None:
@@ -220,8 +272,8 @@ def test_samples_have_the_moments_of_the_predictive() -> None:
 
 def test_uniform_inputs_cover_the_domain() -> None:
     model = seeded(DANP, small_danp(domain=(1.0, 5.0)))
-    x = torch.cat(model.draw_inputs(400, generator=torch.Generator(), dtype=torch.float64))
-    assert x.shape == (1200, 5, 1)
+    x = model.draw_inputs(400, generator=torch.Generator(), dtype=torch.float64)
+    assert x.shape == (3, 400, 5, 1)
     assert x.min() >= 1.0
     assert x.max() <= 5.0
     torch.testing.assert_close(x.mean().item(), 3.0, atol=0.1, rtol=0.0)
@@ -261,10 +313,19 @@ class TestErrors:
     context, xt = draw_set(1, 5, 0), draw_set(1, 4, 1).x
     sets = tuple(draw_set(1, 4, seed) for seed in (2, 3, 4))
 
-    @pytest.mark.parametrize("level", [-1, 4, True, 1.0, np.int64(0), torch.tensor(0)])
+    @pytest.mark.parametrize("level", [-1, 4, np.int64(4), True, 1.0, torch.tensor(0)])
     def test_level(self, level: Any) -> None:
         with pytest.raises(ValueError, match=rf"^level .*{re.escape(repr(level))}"):
             self.model(self.context, self.sets, self.xt, level)
+
+    def test_a_level_may_be_numpys(self) -> None:
+        for level in range(4):
+            ours, numpys = (
+                self.model(self.context, self.sets, self.xt, index)
+                for index in (level, np.int64(level))
+            )
+            assert torch.equal(ours.mean, numpys.mean)
+            assert torch.equal(ours.variance, numpys.variance)
 
     def test_number_of_auxiliary_sets(self) -> None:
         with pytest.raises(ValueError, match=r"^auxiliary .*2 sets"):
@@ -280,6 +341,14 @@ class TestErrors:
     def test_sizes(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"^{name} .*0"):
             self.model.predict(self.context, self.xt, generator=torch.Generator(), **{name: 0})
+
+    def test_a_generator_is_needed(self) -> None:
+        for call in (
+            lambda: self.model.predict(self.context, self.xt),
+            lambda: self.model.condition_on(self.context),
+        ):
+            with pytest.raises(ValueError, match=r"^generator .*None"):
+                call()
 
     def test_auxiliary_inputs(self) -> None:
         with pytest.raises(ValueError, match=r"^auxiliary_inputs .*'grid'"):

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from danp_lib.inference.autoregressive import ARConvCNP
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, save_checkpoint
-from danp_lib.storage.tasks import sha256
+from danp_lib.storage.origin import sha256
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 TINY = {"points_per_unit": 16, "channels": 4, "num_layers": 2}

@@ -16,9 +16,9 @@ import pytest
 import torch
 import yaml
 
-from danp_lib.evaluation.origin import results_folder
-from danp_lib.evaluation.results import load_results, result_name
-from danp_lib.evaluation.samples import load_samples
+from danp_lib.evaluation.curves import Samples
+from danp_lib.evaluation.results import load_result, result_name, results_folder
+from danp_lib.evaluation.score import Evaluation
 from danp_lib.evaluation.table import ESTIMATOR_OF, PAPER, table
 
 ROOT = Path(__file__).parents[2]
@@ -255,7 +255,7 @@ def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
 
     def by_size(dataset: str, model: str) -> torch.Tensor:
         name = result_name(f"{model}-{dataset}", ESTIMATOR_OF[model])
-        tasks = load_results(results_folder() / name).evaluation.tasks
+        tasks = load_result(results_folder() / name, Evaluation).content.tasks
         assert [t.context_size for t in tasks] == [n for n in range(31) for _ in range(10)]
         return torch.tensor([t.log_likelihood for t in tasks]).exp().reshape(31, 10).mean(dim=1)
 
@@ -266,7 +266,8 @@ def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
 
 
 def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
-    samples = load_samples(results_folder() / "danp-sawtooth-samples.json").samples
+    path = results_folder() / result_name("danp-sawtooth", "samples")
+    samples = load_result(path, Samples).content
     curves = {(c.context_size, c.estimator): c for c in samples.curves}
     assert len(curves) == 62  # one task of each context size, either estimator
     misses, apart = [], []

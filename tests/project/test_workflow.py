@@ -18,11 +18,13 @@ import torch
 import yaml
 
 from danp_lib.data.points import save_tasks
-from danp_lib.evaluation.marginals import load_marginals
-from danp_lib.evaluation.results import load_results
+from danp_lib.evaluation.marginals import Marginals
+from danp_lib.evaluation.results import load_result
+from danp_lib.evaluation.score import Evaluation
 from danp_lib.storage.card import read_card
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import PRETRAINED
-from danp_lib.storage.tasks import benchmark_tasks, sha256
+from danp_lib.storage.tasks import benchmark_tasks
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / "workflow"
@@ -98,8 +100,8 @@ def count(jobs: Jobs) -> dict[str, int]:
 def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: Path) -> None:
     said = snakemake(tmp_path, "--dry-run", "--cores", "1", "--printshellcmds")
     assert count(jobs_of(said)) == EVERYTHING
-    assert len(re.findall(r"evaluation.results danp-.* --compiled ", said)) == SAMPLED
-    assert len(re.findall(r"evaluation.samples danp-.* --compiled ", said)) == 1
+    assert len(re.findall(r"danp benchmark danp-\S+ --estimator .* --compiled ", said)) == SAMPLED
+    assert len(re.findall(r"danp benchmark danp-\S+ --measure samples .* --compiled ", said)) == 1
     commands = {}
     for line in re.findall(r"danp train (.*) > ", said):
         words = shlex.split(line)
@@ -119,11 +121,11 @@ def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
         for estimator, num_samples in estimators.items():
             path = ROOT / "results" / f"{name}-{estimator}.json"
             if path.is_file():
-                assert load_results(path).evaluation.num_samples == num_samples
+                assert load_result(path, Evaluation).content.num_samples == num_samples
         path = ROOT / "results" / f"{name}-marginals.json"
         if path.is_file():
             sampled = name.startswith("danp-")
-            scored = load_marginals(path).marginals.num_samples
+            scored = load_result(path, Marginals).content.num_samples
             assert CONFIG["marginals"] == f"--num-samples {scored}" or not sampled
     cost = ROOT / "results" / "cost.json"
     if cost.is_file():
@@ -205,15 +207,15 @@ def test_the_miniature_leaves_weights_results_table_and_figures(miniature: Path)
         assert (card.name, card.steps) == (name, 2 if name == "danp-sawtooth" else 1)
     for path in (miniature / "results").glob("*-*.json"):
         assert json.loads(path.read_text(encoding="utf-8"))["dataset"] == "sawtooth"
-    result = load_results(miniature / "results" / "danp-sawtooth-both.json")
-    assert [t.context_size for t in result.evaluation.tasks] == [0, 2, 10, 30]
+    result = load_result(miniature / "results" / "danp-sawtooth-both.json", Evaluation)
+    assert [t.context_size for t in result.content.tasks] == [0, 2, 10, 30]
     assert result.origin.weights == sha256(miniature / "checkpoints" / "danp-sawtooth.safetensors")
     rows = json.loads((miniature / "reproduced" / "table-1.json").read_text(encoding="utf-8"))
     # The scores are the folder's own, not those that the library came with.
-    assert rows["sawtooth"]["danp"]["ours"] == result.evaluation.average_likelihood
+    assert rows["sawtooth"]["danp"]["ours"] == result.content.average_likelihood
     assert rows["sawtooth"]["convgnp"]["ours"] is None
     assert rows["square"]["ceiling"]["ours"] is None
-    score = f"{result.evaluation.average_likelihood:.2f}"
+    score = f"{result.content.average_likelihood:.2f}"
     assert score in (miniature / "reproduced" / "table-1.txt").read_text(encoding="utf-8")
     for name in ("figure-4", "figure-5", "cost"):
         picture = miniature / "reproduced" / name

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from danp_lib.storage.card import Card, Hardware, read_card, render_card, write_card
+from danp_lib._config import to_dict
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.models.convnp import ConvCNP, ConvNPConfig
+from danp_lib.storage.card import Card, make_card, read_card, render_card, write_card
+from danp_lib.storage.checkpoint import save_checkpoint
+from danp_lib.storage.origin import Hardware
 
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 CARD = Card(
     name="danp-sawtooth",
     model="danp",
@@ -27,6 +34,7 @@ CARD = Card(
     command="danp train --model danp --dataset sawtooth --out danp-sawtooth.safetensors",
     sha256="f" * 64,
 )
+SHIPPED = [path.with_suffix(".safetensors") for path in CHECKPOINTS.glob("*.json")]
 ON_GPU = replace(CARD, hardware=Hardware("A Processor", "A GPU", 4), validation=None, commit=None)
 
 
@@ -64,3 +72,49 @@ def test_a_wrong_card_is_refused_with_its_key(tmp_path: Path) -> None:
     path.write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"m\.json"):
         read_card(checkpoint)
+
+
+def test_a_card_takes_from_the_header_what_is_there(tmp_path: Path) -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=0)
+    path = tmp_path / "convcnp-gp.safetensors"
+    said = {"recipe": "fast", "training": {"seed": 3}, "steps": 7, "command": "danp train"}
+    said |= {"danp_lib": "0.1.0", "torch": "2.13.0"}
+    measured: dict[str, Any] = {
+        "parameters": 12,
+        "minutes": 0.5,
+        "hardware": CARD.hardware,
+        "validation": None,
+        "commit": "abc",
+    }
+    for fields, prior in ((said, None), (said, GaussianProcess()), ({}, GaussianProcess())):
+        save_checkpoint(path, ConvCNP(config), task_generator=prior, provenance=fields)
+        if fields and prior is not None:
+            card = make_card(path, **measured)
+        else:
+            with pytest.raises(ValueError, match=r"header must hold '(recipe|generator)'"):
+                make_card(path, **measured)
+    shown = to_dict(card) | {"hardware": CARD.hardware}
+    del said["training"]
+    assert shown == said | measured | {
+        "name": "convcnp-gp",
+        "model": "convcnp",
+        "dataset": "gp",
+        "seed": 3,
+        "sha256": shown["sha256"],
+    }
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_cards_that_are_shipped_say_what_the_headers_do(path: Path) -> None:
+    card = read_card(path)
+    again = make_card(
+        path,
+        parameters=card.parameters,
+        minutes=card.minutes,
+        hardware=card.hardware,
+        validation=card.validation,
+        commit=card.commit,
+    )
+    assert again == card
+    page, text = render_card(card), path.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +12,12 @@ import torch
 
 from danp_lib.models.convnp import ConvCNP, ConvNPConfig
 from danp_lib.storage import pretrained
-from danp_lib.storage.card import Card, Hardware, write_card
+from danp_lib.storage.card import Card, read_card, write_card
 from danp_lib.storage.checkpoint import CheckpointError, save_checkpoint
+from danp_lib.storage.origin import Hardware, sha256
 from danp_lib.storage.pretrained import (
     PRETRAINED,
+    find_checkpoint,
     load_pretrained,
     pretrained_folders,
     pretrained_path,
@@ -47,7 +48,7 @@ def ship(folder: Path, model: ConvCNP) -> Path:
     folder.mkdir()
     path = folder / "convcnp-gp.safetensors"
     save_checkpoint(path, model)
-    write_card(path, replace(CARD, sha256=hashlib.sha256(path.read_bytes()).hexdigest()))
+    write_card(path, replace(CARD, sha256=sha256(path)))
     return path
 
 
@@ -101,8 +102,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     ("name", "command"),
     [
         ("danp-gp", "--model danp --dataset gp --recipe fast --out danp-gp.safetensors"),
-        ("danp-f2-square", "--model danp --dataset square --levels 2 --recipe fast --out danp-f2-"),
-        ("danp-seed1-gp", "--model danp --dataset gp --seed 1 --recipe fast --out danp-seed1-gp."),
+        ("danp-f2-square", "--model danp --levels 2 --dataset square --recipe fast --out danp-f2-"),
+        ("danp-seed1-gp", "--model danp --seed 1 --dataset gp --recipe fast --out danp-seed1-gp."),
         ("ar-convcnp-sawtooth", "--model ar-convcnp --dataset sawtooth --recipe fast"),
     ],
 )
@@ -122,3 +123,22 @@ def test_what_the_clone_ships_is_as_published(name: str) -> None:
     model = load_pretrained(name)
     assert name.startswith(model.name)
     assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_the_clone_ships_was_made_by_the_options_of_its_name(name: str) -> None:
+    made, said = (
+        dict(zip(words[::2], words[1::2], strict=True))
+        for words in (
+            PRETRAINED[name].split(),
+            read_card(pretrained_path(name)).command.removeprefix("danp train ").split(),
+        )
+    )
+    assert {"--seed": "0"} | made == {key: said[key] for key in said if key in made | {"--seed": 0}}
+
+
+def test_a_checkpoint_is_given_by_its_path_or_its_name(folders: tuple[Path, Path]) -> None:
+    path = ship(folders[0], ConvCNP(TINY))
+    assert find_checkpoint("convcnp-gp") == find_checkpoint(str(path)) == path
+    with pytest.raises(FileNotFoundError, match=r"'none' .*convcnp-gp"):
+        find_checkpoint("none")

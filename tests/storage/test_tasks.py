@@ -13,13 +13,13 @@ from danp_lib.data.generators import GENERATORS, GaussianProcess
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import SawtoothOracle, SquareWaveOracle
 from danp_lib.storage import tasks as benchmark
+from danp_lib.storage.origin import sha256
 from danp_lib.storage.tasks import (
     HASHES,
     SEEDS,
     benchmark_path,
     benchmark_tasks,
     make_benchmark,
-    sha256,
     write_benchmarks,
 )
 

@@ -185,22 +185,24 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
     broken = LowRankNormal(made.mean, torch.ones_like(made.cov_factor), sign * made.cov_diag)
     assert (broken.variance > 0).all()
     assert torch.linalg.eigvalsh(broken.covariance_matrix)[1].min() < 0
-    monkeypatch.setattr(model, "forward_unchecked", lambda *sets: broken)
+    monkeypatch.setattr(model, "level_predictive", lambda batch: broken)
     cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
     assert "tasks [1]" in cause
 
 
-def test_without_a_knee_the_loss_is_minus_the_mean() -> None:
+def test_without_a_threshold_the_loss_is_minus_the_mean() -> None:
     log_likelihood = torch.tensor([3.0, -1e4, 0.5], dtype=torch.float64)
-    assert training_loss(log_likelihood, knee=None) == -log_likelihood.mean()
+    assert training_loss(log_likelihood, robust_threshold=None) == -log_likelihood.mean()
 
 
 @pytest.mark.parametrize(
     ("log_likelihood", "gradient"), [(3.0, 1.0), (-2.0, 1.0), (-3.0, 0.5), (-1e6 - 1.0, 1e-6)]
 )
-def test_below_the_knee_a_tasks_gradient_shrinks(log_likelihood: float, gradient: float) -> None:
+def test_below_the_threshold_a_tasks_gradient_shrinks(
+    log_likelihood: float, gradient: float
+) -> None:
     value = torch.tensor([log_likelihood], dtype=torch.float64, requires_grad=True)
-    loss = training_loss(value, knee=-2.0)
+    loss = training_loss(value, robust_threshold=-2.0)
     loss.backward()
     assert value.grad is not None
     assert -value.grad.item() == pytest.approx(gradient, rel=1e-5)

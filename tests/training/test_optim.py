@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -158,7 +159,7 @@ def small_net() -> nn.Module:
         return nn.Sequential(nn.Conv2d(2, 3, (1, 3)), nn.Flatten(), nn.Linear(3 * 6, 1))
 
 
-def optimizer_of(net: nn.Module, kind: str, clip: float | None = 1.0) -> Optimizer:
+def optimizer_of(net: nn.Module, kind: Any, clip: float | None = 1.0) -> Optimizer:
     return Optimizer(
         net, kind=kind, learning_rate=1e-2, muon_learning_rate=1e-2, gradient_clip=clip
     )
@@ -213,3 +214,21 @@ def test_the_gradient_is_clipped_to_the_norm_and_its_norm_before_is_returned() -
     )
     assert norm == pytest.approx(before, rel=1e-5)
     assert after == pytest.approx(0.1, rel=1e-3)
+
+
+def test_unknown_choices_are_refused() -> None:
+    bad: Any = "linear"
+    with pytest.raises(ValueError, match=r"^schedule must be 'constant' or 'cosine' .*'linear'"):
+        schedule_factor(0, num_steps=1, warmup_steps=0, schedule=bad)
+    with pytest.raises(
+        ValueError, match=r"^schedule must be 'constant' or 'geometric', .*'linear'"
+    ):
+        jitter_at(0, jitter=1.0, num_steps=1, schedule=bad)
+    with pytest.raises(ValueError, match=r"^kind must be 'adam' or 'muon', got 'linear'"):
+        Optimizer(
+            torch.nn.Linear(1, 1),
+            kind=bad,
+            learning_rate=1.0,
+            muon_learning_rate=1.0,
+            gradient_clip=None,
+        )

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from danp_lib._config import from_dict
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANPConfig
@@ -57,7 +56,7 @@ def test_the_shipped_weights_are_what_the_recipe_makes(path: Path) -> None:
         card.recipe, model=card.model, dataset=card.dataset, num_levels=levels, seed=card.seed
     )
     assert made.training.num_steps == card.steps
-    assert made.training == from_dict(TrainingConfig, header.provenance["training"])
+    assert made.training == TrainingConfig.from_provenance(header.provenance["training"])
     assert made.model_config == header.config
     assert made.task_generator == header.task_generator
 

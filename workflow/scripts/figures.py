@@ -21,10 +21,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danp_lib.evaluation.origin import CEILING
-from danp_lib.evaluation.results import load_results, result_name
-from danp_lib.evaluation.samples import load_samples, samples_name
-from danp_lib.evaluation.score import TaskRecord, mean_and_ci95
+from danp_lib.evaluation.curves import Samples
+from danp_lib.evaluation.results import CEILING, load_result, result_name
+from danp_lib.evaluation.score import Evaluation, TaskRecord, mean_and_ci95
 from danp_lib.evaluation.table import ESTIMATOR_OF
 from danp_lib.plotting import figures as plotting
 from danp_lib.plotting.style import WIDTH
@@ -52,7 +51,7 @@ def draw_likelihoods(results: Path, dataset: str) -> Figure | None:
     for model, estimator in ESTIMATOR_OF.items():
         path = results / result_name(f"{model}-{dataset}", estimator)
         if path.is_file():
-            curves[model] = curve(load_results(path).evaluation.tasks)
+            curves[model] = curve(load_result(path, Evaluation).content.tasks)
     ceiling = curves.pop(CEILING, None)
     if not curves:
         return None
@@ -62,11 +61,12 @@ def draw_likelihoods(results: Path, dataset: str) -> Figure | None:
 
 def draw_samples(results: Path) -> Figure | None:
     """Figure 5: the paper's estimator with more and more samples."""
-    path = results / samples_name("danp-sawtooth")
+    path = results / result_name("danp-sawtooth", "samples")
     if not path.is_file():
         return None
     curves: dict[int, plotting.Curve] = {}
-    averages = [a for a in load_samples(path).samples.by_context_size if a.estimator == "model"]
+    samples = load_result(path, Samples).content
+    averages = [a for a in samples.by_context_size if a.estimator == "model"]
     for number in sorted({average.num_samples for average in averages}):
         points = [average for average in averages if average.num_samples == number]
         curves[number] = (

@@ -1,4 +1,4 @@
-"""A training step captured as one CUDA graph."""
+"""A training step as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class CapturedStep:
+class GraphedStep:
     """Call a function eagerly a few times, then record its kernels once and replay them.
 
     A replay costs one launch where the step has thousands. The function must be of static shapes,

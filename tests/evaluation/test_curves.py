@@ -1,0 +1,162 @@
+"""The likelihood against the number of samples: curves, and their averages."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from danp_lib._random import spawn
+from danp_lib.data.points import Task
+from danp_lib.evaluation import curves as evaluation_curves
+from danp_lib.evaluation.curves import (
+    SampleCurve,
+    Samples,
+    counts_up_to,
+    sample_curves,
+    score_samples,
+)
+from danp_lib.exact.oracles import GaussianProcessOracle
+from danp_lib.inference.likelihood import Estimator, log_likelihood
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
+
+FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def model() -> DANP:
+    base = ConvNPConfig(
+        points_per_unit=16,
+        channels=8,
+        num_layers=2,
+        rank=2,
+        variance_gain=1.0,
+        variance_offset=0.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DANP(DANPConfig(base, 2, beta=0.2, num_auxiliary=4))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Task:
+    """Eight benchmark tasks, two each with 0, 1, 2 and 3 context points."""
+    return benchmark_tasks("gp")[torch.tensor([0, 1, 10, 11, 20, 21, 30, 31])]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small numbers of samples."""
+    monkeypatch.setattr(evaluation_curves, "NUM_SAMPLES", FEW)
+
+
+def timeless(curves: tuple[SampleCurve, ...]) -> list[SampleCurve]:
+    return [replace(curve, seconds=0.0) for curve in curves]
+
+
+def test_a_curve_holds_the_estimate_of_every_number_of_samples(model: DANP, tasks: Task) -> None:
+    task = tasks[4]
+    curves = sample_curves(model, task, row=7, generator=seeded(3))
+    streams = (spawn(seeded(3), 2) for _ in range(10))
+    for curve, (stream, (estimator, counts)) in zip(curves, enumerate(FEW.items()), strict=True):
+        assert (curve.row, curve.context_size, curve.estimator) == (7, 2, estimator)
+        assert curve.num_samples == counts
+        assert curve.forward_passes == 1 + 2 * counts[-1]
+        for place, count in enumerate(counts):
+            expected = log_likelihood(
+                model,
+                task,
+                estimator=estimator,
+                num_samples=count,
+                generator=next(streams)[stream],
+            )
+            assert curve.log_likelihood[place] == pytest.approx(float(expected.values) / 50)
+            assert curve.effective_sample_size[place] == pytest.approx(
+                float(expected.effective_sample_size)
+            )
+
+
+def test_larger_numbers_of_samples_can_be_left_out(model: DANP, tasks: Task) -> None:
+    assert counts_up_to(5) == {"model": (3, 5), "both": (4,)}
+    assert counts_up_to(None) == FEW
+    whole, part = (
+        sample_curves(model, tasks[0], max_samples=most, generator=seeded(1)) for most in (None, 5)
+    )
+    assert [len(curve.num_samples) for curve in part] == [2, 1]
+    for long, short in zip(whole, part, strict=True):
+        n = len(short.num_samples)
+        assert short.log_likelihood == pytest.approx(long.log_likelihood[:n])
+    with pytest.raises(ValueError, match=r"^max_samples .*4.*3"):
+        sample_curves(model, tasks[0], max_samples=3, generator=seeded(1))
+
+
+def test_the_averages_are_over_the_tasks_and_each_context_size() -> None:
+    def curve(row: int, size: int, estimator: Estimator, *logs: float) -> SampleCurve:
+        counts = (10, 20)[: len(logs)]
+        return SampleCurve(row, size, estimator, counts, logs, (1.0,) * len(logs), 1, 1.0)
+
+    curves = (
+        curve(0, 0, "model", 0.0, 1.0),
+        curve(0, 0, "both", 2.0),
+        curve(5, 3, "model", -1.0, 3.0),
+    )
+    result = Samples.summarize(curves)
+    first, second = (a for a in result.overall if a.estimator == "model")
+    assert (first.num_samples, first.num_tasks, first.context_size) == (10, 2, None)
+    assert first.average_likelihood == pytest.approx((1 + math.exp(-1)) / 2)
+    spread = (1 - math.exp(-1)) / math.sqrt(2)  # the standard deviation of two numbers
+    assert first.average_likelihood_ci95 == pytest.approx(1.96 * spread / math.sqrt(2))
+    assert first.mean_log_likelihood == -0.5
+    assert second.average_likelihood == pytest.approx((math.exp(1) + math.exp(3)) / 2)
+    (alone,) = (a for a in result.overall if a.estimator == "both")
+    assert alone.average_likelihood == pytest.approx(math.exp(2))
+    assert alone.average_likelihood_ci95 is None
+    at_three = [a for a in result.by_context_size if a.context_size == 3]
+    assert [(a.estimator, a.num_samples) for a in at_three] == [("model", 10), ("model", 20)]
+    assert [a.mean_log_likelihood for a in at_three] == [-1.0, 3.0]
+
+
+def test_the_curves_are_of_the_first_tasks_of_each_size(model: DANP, tasks: Task) -> None:
+    one = score_samples(model, tasks, generator=seeded(4))
+    assert [curve.row for curve in one.curves] == [0, 0, 2, 2, 4, 4, 6, 6]
+    assert [curve.context_size for curve in one.curves[::2]] == [0, 1, 2, 3]
+    both = score_samples(model, tasks, tasks_per_size=2, generator=seeded(4))
+    assert len(both.curves) == 16
+    # A task's samples do not depend on which others are taken.
+    shared = [curve for curve in timeless(both.curves) if curve.row % 2 == 0]
+    assert shared == timeless(one.curves)
+    with pytest.raises(ValueError, match=r"^tasks_per_size .*3"):
+        score_samples(model, tasks, tasks_per_size=3, generator=seeded(4))
+
+
+def test_what_is_done_is_not_done_again(model: DANP, tasks: Task) -> None:
+    kept: list[Samples] = []
+    whole = score_samples(model, tasks, generator=seeded(5), keep=kept.append)
+    assert [len(samples.curves) for samples in kept] == [2, 4, 6, 8]
+    assert kept[-1] == whole
+    # Marked, since only curves that were not computed again keep the mark.
+    marked = [replace(curve, seconds=-1.0) for curve in kept[1].curves]
+    again = score_samples(model, tasks, generator=seeded(5), done=marked)
+    assert [curve.seconds < 0.0 for curve in again.curves] == 4 * [True] + 4 * [False]
+    assert timeless(again.curves) == timeless(whole.curves)
+    # Curves with fewer samples are not complete.
+    short = score_samples(model, tasks, max_samples=5, generator=seeded(5))
+    assert {curve.num_samples for curve in short.curves} == {(3, 5), (4,)}
+    longer = score_samples(model, tasks, generator=seeded(5), done=short.curves)
+    assert timeless(longer.curves) == timeless(whole.curves)
+
+
+def test_only_a_danp_draws_samples(tasks: Task) -> None:
+    with pytest.raises(ValueError, match=r"^model .*GaussianProcessOracle"):
+        score_samples(GaussianProcessOracle(), tasks, generator=seeded(0))  # type: ignore[arg-type]
+
+
+def test_a_curve_has_one_estimate_for_each_number_of_samples() -> None:
+    with pytest.raises(ValueError, match=r"effective_sample_size .*2 .*1"):
+        SampleCurve(0, 0, "model", (1, 2), (0.0, 0.0), (1.0,), 1, 1.0)

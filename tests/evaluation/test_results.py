@@ -1,0 +1,246 @@
+"""Results of every kind: how they are made, resumed, written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from danp_lib.data.points import Task
+from danp_lib.evaluation import curves as evaluation_curves
+from danp_lib.evaluation import results as evaluation_results
+from danp_lib.evaluation.curves import SampleCurve, Samples, sample_curves
+from danp_lib.evaluation.marginals import Marginals, score_marginals
+from danp_lib.evaluation.results import (
+    KINDS,
+    Origin,
+    Result,
+    load_result,
+    result_name,
+    run_benchmark,
+    save_result,
+)
+from danp_lib.evaluation.score import Evaluation, evaluate
+from danp_lib.exact.oracles import GaussianProcessOracle
+from danp_lib.inference.likelihood import Estimator
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
+
+NAME = "danp-gp"
+FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}
+ENDINGS = {Evaluation: "both", Marginals: "marginals", Samples: "samples"}
+OPTIONS: dict[type[Any], dict[str, Any]] = {
+    Evaluation: {"num_samples": 4},
+    Marginals: {"num_samples": 4},
+    Samples: {"tasks_per_size": 2},
+}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Task:
+    """Eight benchmark tasks, two each with 0, 1, 2 and 3 context points."""
+    return benchmark_tasks("gp")[torch.tensor([0, 1, 10, 11, 20, 21, 30, 31])]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small(tasks: Task) -> Any:
+    """A small network and a few tasks under the names of a trained model and of a benchmark."""
+    base = ConvNPConfig(
+        points_per_unit=16,
+        channels=8,
+        num_layers=2,
+        rank=2,
+        variance_gain=1.0,
+        variance_offset=0.0,
+    )
+    with torch.random.fork_rng(devices=[]), pytest.MonkeyPatch.context() as patch:
+        torch.manual_seed(0)
+        model = DANP(DANPConfig(base, 2, beta=0.2, num_auxiliary=4))
+        patch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
+        patch.setattr(evaluation_results, "benchmark_tasks", lambda dataset: tasks)
+        patch.setattr(evaluation_curves, "NUM_SAMPLES", FEW)
+        yield
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[type[Any], Result[Any]]:
+    return {kind: run_benchmark(NAME, kind, seed=5, **OPTIONS[kind]) for kind in KINDS}
+
+
+def test_a_result_holds_what_its_function_computes(tasks: Task) -> None:
+    likelihood = run_benchmark("ceiling-gp", Evaluation, seed=5)
+    direct = evaluate(GaussianProcessOracle(), tasks, generator=seeded(5))
+    assert likelihood.content.average_likelihood == direct.average_likelihood
+    marginals = run_benchmark("ceiling-gp", Marginals, seed=5)
+    assert (
+        marginals.content.crps
+        == score_marginals(GaussianProcessOracle(), tasks, generator=seeded(5)).crps
+    )
+    assert likelihood.configuration == marginals.configuration
+    assert likelihood.configuration["length_scale"] == 0.25
+
+
+def test_a_result_says_where_it_comes_from(results: dict[type[Any], Result[Any]]) -> None:
+    for kind, result in results.items():
+        origin = result.origin
+        assert (origin.name, origin.dataset, origin.seed) == (NAME, "gp", 5)
+        assert (len(str(origin.weights)), len(origin.tasks)) == (64, 64)
+        assert (origin.torch, origin.compiled) == (torch.__version__, False)
+        assert result.configuration["base"]["rank"] == 2
+        assert isinstance(result.content, kind)
+    assert run_benchmark("ceiling-gp", Evaluation).origin.weights is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_round_trips(
+    kind: type[Any], results: dict[type[Any], Result[Any]], tmp_path: Path
+) -> None:
+    path = save_result(tmp_path / "new", results[kind])
+    assert path == tmp_path / "new" / result_name(NAME, ENDINGS[kind])
+    assert load_result(path, kind) == results[kind]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    other = next(k for k in KINDS if k is not kind)
+    with pytest.raises(ValueError, match=f"{KINDS[other].key} must be an object"):
+        load_result(path, other)
+
+
+def text_changed(path: Path, change: Callable[[Any], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (Evaluation, lambda d: d.update(average_likelihood=400.0), "average_likelihood .*400"),
+        (Evaluation, lambda d: d.update(num_samples=5), "num_samples must be 4, .*5"),
+        (Evaluation, lambda d: d["tasks"].pop(), "evaluation.average_likelihood"),
+        (Marginals, lambda d: d.update(crps=0.0), "crps .*got 0"),
+        (Marginals, lambda d: d.update(crps_ci95=None), "crps_ci95 .*None"),
+        (Marginals, lambda d: d["tasks"].pop(), "marginals.crps"),
+        (Marginals, lambda d: d["tasks"][0].pop("crps"), r"tasks\[0\]\.crps"),
+        (Samples, lambda d: d["overall"][0].update(average_likelihood=9.0), "likelihood .*9"),
+        (Samples, lambda d: d["overall"].pop(), "overall must hold 5 .*4"),
+        (Samples, lambda d: d["by_context_size"][3].update(num_tasks=3), r"\[3\]\.num_tasks .*3"),
+        (Samples, lambda d: d["curves"][0]["log_likelihood"].pop(), "log_likelihood .*3"),
+        (Samples, lambda d: d["curves"][0].update(estimator="noise"), r"curves\[0\]\.estimator"),
+        (Samples, lambda d: d.pop("curves"), "samples.curves"),
+    ],
+)
+def test_a_changed_summary_or_record_is_refused(
+    kind: type[Any],
+    change: Any,
+    message: str,
+    results: dict[type[Any], Result[Any]],
+    tmp_path: Path,
+) -> None:
+    path = save_result(tmp_path, results[kind])
+    text_changed(path, lambda document: change(document[KINDS[kind].key]))
+    with pytest.raises(ValueError, match=message) as caught:
+        load_result(path, kind)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(extra=1), "result.extra"),
+        (lambda d: d.pop("seed"), "result.seed"),
+        (lambda d: d.pop("evaluation"), "evaluation"),
+    ],
+)
+def test_a_changed_origin_is_refused(
+    change: Any, message: str, results: dict[type[Any], Result[Any]], tmp_path: Path
+) -> None:
+    path = save_result(tmp_path, results[Evaluation])
+    text_changed(path, change)
+    with pytest.raises(ValueError, match=message):
+        load_result(path, Evaluation)
+
+
+def test_missing_files_and_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+        load_result(tmp_path / "none.json", Evaluation)
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"list\.json"):
+        load_result(tmp_path / "list.json", Evaluation)
+    with pytest.raises(ValueError, match=r"^name .*'ceiling'"):
+        run_benchmark("ceiling", Evaluation)
+    with pytest.raises(ValueError, match=r"estimator = 'both' .* marginals.*num_samples"):
+        run_benchmark(NAME, Marginals, estimator="both")
+
+
+def test_an_interrupted_run_of_samples_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_benchmark(NAME, Samples)
+    done: list[int] = []
+
+    def interrupted(*args: Any, row: int, **options: Any) -> tuple[SampleCurve, ...]:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(row)
+        return sample_curves(*args, row=row, **options)
+
+    monkeypatch.setattr(evaluation_curves, "sample_curves", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(NAME, Samples, folder=tmp_path)
+    partial = tmp_path / "danp-gp-samples.partial.json"
+    kept = load_result(partial, Samples)
+    assert [curve.row for curve in kept.content.curves] == [0, 0, 2, 2]
+    done.clear()
+    result = run_benchmark(NAME, Samples, folder=tmp_path)
+    assert done == [4, 6]
+    assert timeless(result) == timeless(whole)
+    with pytest.raises(ValueError, match=r"seed 2 .* 0"):
+        run_benchmark(NAME, Samples, folder=tmp_path, seed=2)
+    path = save_result(tmp_path, result)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_resumed_run_is_of_where_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation_results, "commit", lambda: "first")
+    run_benchmark(NAME, Samples, folder=tmp_path)
+    monkeypatch.setattr(evaluation_results, "commit", lambda: "second")
+    resumed: Origin = run_benchmark(NAME, Samples, folder=tmp_path, tasks_per_size=2).origin
+    assert resumed.commit == "first"
+
+
+def timeless(result: Result[Samples]) -> list[SampleCurve]:
+    return [replace(curve, seconds=0.0) for curve in result.content.curves]
+
+
+def test_results_say_compiled_only_of_samples_by_a_compiled_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(
+        evaluation_results, "compile_unet", lambda model, **_: compiled.append(model)
+    )
+    monkeypatch.setattr(evaluation_results, "can_compile", lambda device: True)
+    kind = replace(KINDS[Marginals], score=lambda *_, **__: None)
+    monkeypatch.setitem(KINDS, Marginals, kind)
+    cases: list[tuple[str, dict[str, Any], bool]] = [
+        ("ceiling-gp", {}, False),
+        (NAME, {"num_samples": 255}, False),
+        (NAME, {"num_samples": 256}, True),
+        (NAME, {}, True),
+    ]
+    for name, options, expected in cases:
+        result = run_benchmark(name, Marginals, compiled=True, **options)
+        assert result.origin.compiled == expected
+        assert len(compiled) == expected
+        compiled.clear()

@@ -1,0 +1,25 @@
+"""Invariant 12: on waves, which lie in [0, 1], no trained DANP predicts what no wave is near."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from danp_lib.storage.pretrained import PRETRAINED, load_pretrained
+from danp_lib.storage.tasks import TASKS_PER_SIZE, benchmark_tasks
+
+WAVES = [n for n in PRETRAINED if n.startswith("danp") and n.endswith(("sawtooth", "square"))]
+
+
+@pytest.mark.parametrize("name", WAVES)
+def test_no_component_leaves_the_range_of_waves(name: str) -> None:
+    model = load_pretrained(name)
+    tasks = benchmark_tasks(name.rsplit("-", 1)[1])
+    for row in range(0, tasks.batch_size, 2 * TASKS_PER_SIZE):
+        task = tasks[row]
+        generator = torch.Generator().manual_seed(row)
+        predictive = model.predict(task.context, task.xt, num_samples=32, generator=generator)
+        means = predictive.components.mean
+        assert means.min() >= -0.5
+        assert means.max() <= 1.5
+        assert predictive.stddev.max() <= 0.75
