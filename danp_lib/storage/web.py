@@ -110,6 +110,7 @@ def _page_config(
         raise ValueError(f"model must be a DANP, got {type(model).__name__}.")
     base = model.config.base
     for name, value, right in (
+        ("domain", base.domain, model.domain.dim_x == 1),
         ("unet", base.unet, base.unet == "full-resolution"),
         ("channels", base.channels, base.channels % 8 == 0),
         ("head_channels", base.head_channels, base.head_channels % 8 == 0),
@@ -117,11 +118,11 @@ def _page_config(
     ):
         if not right:
             raise ValueError(
-                "model must have the full-resolution U-Net, a head with hidden layers, and "
-                f"multiples of 8 channels, for a page to run it; got {name}={value!r}."
+                "model must have one input dimension, the full-resolution U-Net, a head with hidden "
+                f"layers, and multiples of 8 channels, for a page to run it; got {name}={value!r}."
             )
     config: dict[str, Any] = {
-        "domain": list(base.domain),
+        "domain": list(model.domain.ends[0]),
         "gridPoints": base.grid.num_points,
         "pointsPerUnit": base.points_per_unit,
         "channels": base.channels,
@@ -175,7 +176,8 @@ def poster(model: DANP, context: PointSet, *, num_samples: int = 12) -> dict[str
         context: One context set, the points that the page begins with.
         num_samples: Number of samples.
     """
-    xt = torch.linspace(*model.config.base.domain, 161)
+    (lower,), (upper,) = model.domain.lower, model.domain.upper
+    xt = torch.linspace(lower, upper, 161)
     generator = torch.Generator().manual_seed(0)
     walks = model.predict(
         context, xt[None, :, None], num_samples=num_samples, generator=generator
