@@ -118,8 +118,9 @@ def _page_config(
     ):
         if not right:
             raise ValueError(
-                "model must have one input dimension, the full-resolution U-Net, a head with hidden "
-                f"layers, and multiples of 8 channels, for a page to run it; got {name}={value!r}."
+                "model must have one input dimension, the full-resolution U-Net, a head with "
+                f"hidden layers, and multiples of 8 channels, for a page to run it; got "
+                f"{name}={value!r}."
             )
     config: dict[str, Any] = {
         "domain": list(model.domain.ends[0]),
