@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -29,7 +30,6 @@ NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
 Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
 """What a ``torch.Generator`` takes."""
 ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
-STRICTLY_ORDERED = Limit("with lower < upper", lambda pair: pair[0] < pair[1])
 
 _PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
 
@@ -108,7 +108,9 @@ def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
 def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Limit]]:
     """Whether a type allows ``None``; the type itself, its origin and arguments; its limits."""
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    (present,) = (option for option in options if option is not NoneType)
+    present, *others = (option for option in options if option is not NoneType)
+    if others:
+        return NoneType in options, kind, Union, (present, *others), []
     base, *limits = get_args(present) if get_origin(present) is Annotated else (present,)
     return NoneType in options, base, get_origin(base), get_args(base), limits
 
@@ -117,9 +119,9 @@ def checked(kind: Any, value: Any, name: str) -> Any:
     """A value of an annotated type, in Python's own types.
 
     The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
-    ``Annotated`` with a :class:`Limit`, perhaps ``| None``. An integer serves for a float and
-    becomes one; true and false serve for no number. NumPy's numbers become Python's, lists become
-    tuples, and objects the dataclass that is asked for.
+    ``Annotated`` with a :class:`Limit`, and unions, of which the first that fits is taken. An
+    integer serves for a float and becomes one; true and false serve for no number. NumPy's numbers
+    become Python's, lists become tuples, and objects the dataclass that is asked for.
 
     Args:
         kind: The type.
@@ -140,6 +142,11 @@ def checked(kind: Any, value: Any, name: str) -> Any:
             kinds = arguments[:1] * len(value) if many else arguments
             pairs = enumerate(zip(kinds, value, strict=True))
             value = tuple(checked(item, v, f"{name}[{i}]") for i, (item, v) in pairs)
+    elif origin is Union:
+        for option in arguments:
+            with suppress(ValueError):
+                return checked(option, value, name)
+        fits = False
     elif base is float:
         if fits := isinstance(value, Real) and not isinstance(value, bool):
             too_large = isinstance(value, int) and abs(value) > sys.float_info.max
@@ -168,6 +175,8 @@ def _describe(kind: Any) -> str:
     nullable, base, origin, arguments, limits = _parts(kind)
     if origin is Literal:
         words = " or ".join(map(repr, arguments))
+    elif origin is Union:
+        words = " or ".join(map(_describe, arguments))
     elif origin is tuple and arguments[1:] == (Ellipsis,):
         words = f"a list with {_describe(arguments[0])} in every place"
     elif origin is tuple:

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from danp_lib._files import write_atomically
+from danp_lib.data.generators import Prior
 from danp_lib.data.points import Task
 from danp_lib.evaluation.score import evaluate
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
@@ -28,7 +29,7 @@ NUM_SAMPLES = 256
 def validation_tasks(path: Path) -> list[Task]:
     """The tasks for the prior that a checkpoint was trained on, one batch a context size."""
     prior = read_header(path).task_generator
-    if prior is None:
+    if not isinstance(prior, Prior):
         raise ValueError(f"{path} must name the prior that it was trained on.")
     generator = torch.Generator().manual_seed(SEED)
     return [

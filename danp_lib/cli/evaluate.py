@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from danp_lib._files import check_writable
-from danp_lib.cli.info import OpenCheckpoint, domain_message, off_domain, open_checkpoint
+from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.cli.train import checked_device
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import Task, load_tasks
@@ -70,15 +70,13 @@ def evaluate_checkpoint(
 
 def _scaled(task: Task, opened: OpenCheckpoint, name: str) -> Task:
     """Tasks in the model's units; inputs off the domain are refused in the units of the file."""
-    scaled = []
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
             real = points.x[points.mask]
-            off = real[off_domain(real, opened.domain)]
-            if off.numel():
-                raise ValueError(f"{name}: {key} {domain_message(opened.domain, float(off[0]))}")
-            scaled.append(opened.scaling.apply(points))
-    return Task(*scaled)
+            off = real[~opened.takes(real)]
+            if len(off):
+                raise ValueError(f"{name}: {key} must {opened.rule}, got {off[0].tolist()}.")
+    return task.map(opened.scaling.apply)
 
 
 def benchmark(

@@ -26,48 +26,40 @@ class OpenCheckpoint:
         path: Its file.
         model: The model.
         scaling: From the units of the data to the model's.
-        domain: The interval of inputs that the model takes, in the units of the data.
     """
 
     path: Path
     model: Any
     scaling: Scaling
-    domain: tuple[float, float]
+
+    def takes(self, x: Tensor) -> Tensor:
+        """Which inputs ``(..., dim_x)`` in the units of the data lie in the model's domain."""
+        return self.model.domain.contains(self.scaling.inputs(x))
+
+    @property
+    def rule(self) -> str:
+        """What inputs must do, in words and in the units of the data."""
+        return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}"
 
 
 def open_checkpoint(checkpoint: str, *, device: str = "cpu") -> OpenCheckpoint:
     """Open a checkpoint that is given by its path or by a pretrained model's name."""
     path = find_checkpoint(checkpoint)
     load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
-    model, scaling = load(checkpoint, device=device), load_scaling(path)
-    low, high = (scaling.x_offset + scaling.x_unit * end for end in model.domain)
-    return OpenCheckpoint(path, model, scaling, (low, high))
-
-
-def off_domain(x: Tensor, domain: tuple[float, float]) -> Tensor:
-    """Which inputs lie off a domain by more than a rounding, which a model lets pass too."""
-    low, high = domain
-    slack = 2.5e-7 * (high - low)
-    return ~((x >= low - slack) & (x <= high + slack))
-
-
-def domain_message(domain: tuple[float, float], found: object) -> str:
-    """What must be said of an input off the domain."""
-    low, high = (float(f"{end:.12g}") for end in domain)
-    return f"must lie in the model's domain [{low}, {high}], got {found}."
+    return OpenCheckpoint(path, load(checkpoint, device=device), load_scaling(path))
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
     """The configuration of a checkpoint, how it was made, and its card, if it has one."""
     path = find_checkpoint(checkpoint)
     header = read_header(path)
-    generator = header.task_generator
+    generator = header.generator or {"name": None, "config": None}
     found = {
         "model": header.model,
         "parameters": count_parameters(open_checkpoint(checkpoint).model),
         "config": to_dict(header.config),
-        "dataset": None if generator is None else generator.name,
-        "generator": None if generator is None else to_dict(generator),
+        "dataset": generator["name"],
+        "generator": generator["config"],
         "provenance": header.provenance,
     }
     if card_paths(path)[0].is_file():

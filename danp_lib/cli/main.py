@@ -32,7 +32,7 @@ class OneLineErrors(TyperGroup):
         except Exception as error:
             if self.debug:
                 raise
-            if isinstance(error, (ValueError, OSError)):
+            if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):
                 _fail(str(error))
             # A wrong option or command: typer carries its own copy of click in some versions.
             if not hasattr(error, "format_message"):
@@ -358,6 +358,28 @@ def info(
             raise ValueError("info needs a checkpoint, or --model and --dataset.")
         found = describe_recipe(recipe or "fast", model=model, dataset=dataset)
     _show(found, None if as_json else render)
+
+
+@app.command(epilog="\b\nExample:\n  danp export --web danp-sawtooth --out my-page")
+def export(
+    web: Annotated[str, typer.Option(help="A DANP's checkpoint or name, for a web page.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the page's files to.")],
+) -> None:
+    """Write a model as a page that answers in a browser, without a server or a network.
+
+    The folder gets the model's weights and configuration as one script, the engine as another, and
+    an index.html that shows how a page of one's own has them. To put the engine together takes the
+    package wasmtime.
+    """
+    from danp_lib.cli.info import open_checkpoint
+    from danp_lib.storage.checkpoint import read_header
+    from danp_lib.storage.web import export_page
+
+    opened = open_checkpoint(web)
+    name, prior = opened.path.stem, read_header(opened.path).task_generator
+    scaling = opened.scaling
+    for made in export_page(opened.model, name, out, task_generator=prior, scaling=scaling):
+        print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from danp_lib._files import check_output, write_atomically
-from danp_lib.cli.info import domain_message, off_domain, open_checkpoint
+from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import read_columns, read_number, read_output
+from danp_lib.data.tables import read_columns, read_numbers, refuse
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import find_checkpoint
@@ -29,50 +29,27 @@ FAR = 10.0
 """In a model's units, where y has a spread near 1, values beyond this are in other units."""
 
 
-def read_points(
-    path: Path, columns: Sequence[str], *, domain: tuple[float, float]
-) -> list[list[float]]:
+def read_points(path: Path, columns: Sequence[str], opened: OpenCheckpoint) -> list[Tensor]:
     """Read numbers from the named columns of a CSV file with a header; others are ignored.
 
     Args:
         path: The file; it is read once, and may be a pipe.
         columns: Names of the columns wanted: of the inputs, and where there is a second, of the
             outputs, of which some may be missing.
-        domain: The interval that inputs must lie in.
+        opened: The model, with its domain and its units.
 
     Returns:
-        One list a row, in the order of ``columns``; a missing output is NaN.
+        For each column its numbers in float64, ``(rows,)``; a missing output is NaN.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If a column is missing or an entry is no number, not finite in float32, or an
             input off the domain; with the file and the line.
     """
-    readers = (_input, read_output)
-    points = []
-    for where, cells in read_columns(path, columns):
-        parts = zip(cells, columns, readers, strict=False)
-        row = [read(cell, column, where) for cell, column, read in parts]
-        for value, column, cell in zip(row, columns, cells, strict=True):
-            # The models compute in float32.
-            if abs(value) > torch.finfo(torch.float32).max:
-                raise ValueError(f"{where}: {column} must be finite in float32, got {cell!r}.")
-        if off_domain(torch.tensor(row[0], dtype=torch.float64), domain):
-            raise ValueError(f"{where}: {columns[0]} {domain_message(domain, cells[0])}")
-        points.append(row)
-    return points
-
-
-def _input(cell: str, column: str, where: str) -> float:
-    if re.match(r"\d{4}-\d\d", cell):
-        raise ValueError(
-            f"{where}: {column} must be a number, got the date {cell!r}; give it as a year, as "
-            "from_csv reads it."
-        )
-    value = read_number(cell, column, where)
-    if not math.isfinite(value):
-        raise ValueError(f"{where}: {column} must be finite, got {cell!r}.")
-    return value
+    cells, *outputs = read_columns(path, columns)
+    inputs = torch.from_numpy(read_numbers(cells))
+    refuse(cells, ~opened.takes(inputs.unsqueeze(-1)).numpy(), opened.rule)
+    return [inputs, *(torch.from_numpy(read_numbers(each, missing=True)) for each in outputs)]
 
 
 def parse_quantiles(text: str) -> list[float]:
@@ -120,16 +97,15 @@ def predict(
     check_output(out, find_checkpoint(checkpoint), context, at)
     opened = open_checkpoint(checkpoint)
     model, scaling = opened.model, opened.scaling
-    rows = read_points(context, (x, y), domain=opened.domain)
-    known = [row for row in rows if not math.isnan(row[1])]
-    inputs = [value for (value,) in read_points(at, (x,), domain=opened.domain)]
-    if not inputs:
+    known, values = read_points(context, (x, y), opened)
+    (inputs,) = read_points(at, (x,), opened)
+    if not len(inputs):
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
-    points = torch.tensor(known, dtype=torch.float64).reshape(1, len(known), 2)
-    given = scaling.apply(PointSet(points[..., :1], points[..., 1:]))
-    for note in _notes(given, len(rows) - len(known), read_header(opened.path).provenance):
+    real = ~values.isnan()
+    given = scaling.apply(PointSet(known[real].reshape(1, -1, 1), values[real].reshape(1, -1, 1)))
+    for note in _notes(given, int((~real).sum()), read_header(opened.path).provenance):
         print(f"danp: {context}: {note}", file=sys.stderr)
-    xt = scaling.inputs(torch.tensor(inputs, dtype=torch.float64).reshape(1, -1, 1))
+    xt = scaling.inputs(inputs.reshape(1, -1, 1))
     generator = torch.Generator().manual_seed(seed)
     predictive = model.condition_on(given, num_samples=num_samples, generator=generator)
     # Joint samples need all inputs together; marginals do not.
@@ -146,7 +122,7 @@ def predict(
         table |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
         tables.append({name: values.flatten().tolist() for name, values in table.items()})
     columns = {name: [v for table in tables for v in table[name]] for name in tables[0]}
-    _write(out, {x: inputs, **columns})
+    _write(out, {x: inputs.tolist(), **columns})
     return len(inputs)
 
 

@@ -4,32 +4,130 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
+Box = tuple[float, float] | tuple[tuple[float, float], ...]
+"""A domain in plain values: (lower, upper), or such a pair for each of several dimensions."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A box that inputs lie in.
+
+    Attributes:
+        lower: The lower end in each dimension, ``dim_x`` numbers.
+        upper: The upper ends.
+
+    Raises:
+        ValueError: If a lower end is not below its upper one, or one is not finite.
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        ends = self.ends
+        if not ends or not all(-math.inf < low < high < math.inf for low, high in ends):
+            raise ValueError(
+                "domain must be (lower, upper) with lower < upper, or such a pair for each of "
+                f"several dimensions, got {ends[0] if len(ends) == 1 else ends}."
+            )
+
+    @classmethod
+    def of(cls, box: Box) -> Domain:
+        """The domain of plain values, as configurations hold them."""
+        pairs: Any = (box,) if box and isinstance(box[0], Real) else box
+        return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
+
+    def __str__(self) -> str:
+        return " x ".join(str([float(f"{end:.12g}") for end in pair]) for pair in self.ends)
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """(lower, upper) of each dimension."""
+        return tuple(zip(self.lower, self.upper, strict=True))
+
+    @property
+    def dim_x(self) -> int:
+        """Number of dimensions."""
+        return len(self.lower)
+
+    @property
+    def width(self) -> tuple[float, ...]:
+        """The length of each side."""
+        return tuple(high - low for low, high in self.ends)
+
+    @property
+    def slack(self) -> tuple[float, ...]:
+        """How far off the box an input may lie: one rounding of float32, in each dimension."""
+        return tuple(1e-6 * max(abs(low), abs(high), 1.0) for low, high in self.ends)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Which inputs ``(..., dim_x)`` lie in the box, to the slack; NaN does not."""
+        ends = zip(self.lower, self.upper, self.slack, strict=True)
+        low, high = x.new_tensor([(low - slack, high + slack) for low, high, slack in ends]).T
+        return ((x >= low) & (x <= high)).all(dim=-1)
+
+    def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
+        """Refuse inputs off the domain.
+
+        Args:
+            name: What the message calls the inputs.
+            x: ``(..., dim_x)``.
+            mask: True where an input is real, ``(...)``.
+
+        Raises:
+            ValueError: If a real input is NaN or off the domain, or has another dimension.
+        """
+        if x.shape[-1] != self.dim_x:
+            raise ValueError(
+                f"{name} must have the input dimension of the domain {self}, {self.dim_x}, got "
+                f"{x.shape[-1]}."
+            )
+        off = ~self.contains(x)
+        if mask is not None:
+            off &= mask
+        if off.any():
+            raise ValueError(
+                f"{name} must lie in the model's domain {self}, got {x[off][0].tolist()}; rescale "
+                "the inputs, or build the model with a wider domain."
+            )
+
+    def from_unit(self, unit: Tensor) -> Tensor:
+        """The inputs ``(..., dim_x)`` at coordinates from 0 to 1 along each side."""
+        return unit.new_tensor(self.lower) + unit.new_tensor(self.width) * unit
+
+    def sample(self, shape: tuple[int, ...], *, generator: torch.Generator) -> Tensor:
+        """Uniform inputs ``(*shape, dim_x)``, float64, on the generator's device."""
+        size = (*shape, self.dim_x)
+        unit = torch.rand(size, dtype=torch.float64, device=generator.device, generator=generator)
+        return self.from_unit(unit)
+
 
 @dataclass(frozen=True)
 class Grid:
-    """An even grid that covers a domain with a margin on either side.
+    """An even grid that covers a domain with a margin on every side.
 
     Attributes:
-        domain: The interval that inputs may come from.
+        domain: The box that inputs may come from.
         points_per_unit: Grid points per unit of x.
         margin: Least distance from the domain's ends to the grid's, in units of x.
-        multiple: The number of grid points is rounded up to a multiple of this.
+        multiple: The number of points along each axis is rounded up to a multiple of this.
+
+    Raises:
+        ValueError: If a number is out of its range.
     """
 
-    domain: tuple[float, float]
+    domain: Domain
     points_per_unit: int
     margin: float
     multiple: int
 
     def __post_init__(self) -> None:
-        if not self.domain[0] < self.domain[1]:
-            raise ValueError(
-                f"domain must be (lower, upper) with lower < upper, got {self.domain}."
-            )
         if self.points_per_unit < 1 or self.margin < 0.0 or self.multiple < 1:
             raise ValueError(
                 "points_per_unit and multiple must be >= 1 and margin >= 0, got "
@@ -37,33 +135,22 @@ class Grid:
             )
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of points along each axis."""
+        widths = [width + 2 * self.margin for width in self.domain.width]
+        # Rounded first, so that 4.2 * 64 counts the same on every machine.
+        counts = [math.ceil(round(width * self.points_per_unit, 6)) + 1 for width in widths]
+        return tuple(math.ceil(count / self.multiple) * self.multiple for count in counts)
+
+    @property
     def num_points(self) -> int:
         """Number of grid points."""
-        intervals = (self.domain[1] - self.domain[0] + 2 * self.margin) * self.points_per_unit
-        # Rounded first, so that 4.2 * 64 counts the same on every machine.
-        return math.ceil((math.ceil(round(intervals, 6)) + 1) / self.multiple) * self.multiple
+        return math.prod(self.shape)
 
     def points(self) -> Tensor:
-        """The grid, centered on the domain, float64, ``(num_points,)``."""
-        center = 0.5 * (self.domain[0] + self.domain[1])
-        steps = torch.arange(self.num_points, dtype=torch.float64) - (self.num_points - 1) / 2
-        return center + steps / self.points_per_unit
-
-    def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse inputs off the domain.
-
-        Raises:
-            ValueError: If a real input is NaN or outside the domain. ``name`` is what it is called.
-        """
-        lower, upper = self.domain
-        # The slack is one rounding of float32 at the domain's ends.
-        slack = 1e-6 * max(abs(lower), abs(upper), 1.0)
-        bad = ~((x >= lower - slack) & (x <= upper + slack)).all(dim=-1)
-        if mask is not None:
-            bad &= mask
-        if bad.any():
-            value = x[bad][0].tolist()
-            raise ValueError(
-                f"{name} must lie in the model's domain [{lower}, {upper}], got {value}; rescale "
-                "the inputs, or build the model with a wider domain."
-            )
+        """The grid, centered on the domain, float64, ``(num_points, dim_x)``, last axis fastest."""
+        axes = []
+        for (low, high), count in zip(self.domain.ends, self.shape, strict=True):
+            steps = torch.arange(count, dtype=torch.float64) - (count - 1) / 2
+            axes.append(0.5 * (low + high) + steps / self.points_per_unit)
+        return torch.cartesian_prod(*axes).reshape(-1, self.domain.dim_x)

@@ -1,33 +1,21 @@
-"""The three priors over functions that the paper's tasks are drawn from (Appendix B.1)."""
+"""Where tasks are drawn from, and the paper's three priors over functions (Appendix B.1)."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import (
-    ORDERED,
-    STRICTLY_ORDERED,
-    Configuration,
-    NonNegativeFloat,
-    PositiveFloat,
-)
+from danp_lib._config import ORDERED, Configuration, NonNegativeFloat, PositiveFloat
+from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet, Task
 
 Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a frequency, (lower, upper)."""
-
-
-def _uniform(
-    shape: tuple[int, ...], low: Tensor | float, high: Tensor | float, generator: torch.Generator
-) -> Tensor:
-    unit = torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
-    return low + (high - low) * unit
 
 
 def check_sizes(
@@ -38,7 +26,7 @@ def check_sizes(
     Raises:
         ValueError: If a size is negative, there is no task, or the range is not one.
     """
-    low, high = (context_size,) * 2 if isinstance(context_size, int) else context_size
+    low, high = context_size if isinstance(context_size, tuple) else (context_size, context_size)
     if not 0 <= low <= high:
         raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
     if batch_size < 1 or num_targets < 0 or pool_size < 0:
@@ -51,34 +39,35 @@ def check_sizes(
 
 @dataclass(frozen=True)
 class TaskGenerator(Configuration, ABC):
-    """A prior over functions on an interval, and the tasks drawn from it.
+    """A source of tasks: what a model is trained on.
 
     Attributes:
+        name: What checkpoints and runs know the class by; the class's own name where left out.
         noise: Standard deviation of the observation noise on contexts and targets, in units of y.
             The paper's data have none.
-        domain: The interval that every input is uniform on.
+        domain: The box that all inputs lie in: (lower, upper), or such a pair for each of several
+            dimensions.
     """
 
     name: ClassVar[str]
 
     noise: NonNegativeFloat = 0.0
-    domain: Annotated[tuple[float, float], STRICTLY_ORDERED] = (-2.0, 2.0)
+    domain: Box = (-2.0, 2.0)
 
-    @abstractmethod
-    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw one function per row and evaluate it, free of noise, at all inputs of that row.
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A subclass may draw other tasks: it must not go by the name of its parent.
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
-        Args:
-            x: Inputs, ``(batch, points, 1)``.
-            generator: Source of randomness, on the device of ``x``.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Domain.of(self.domain)
 
-        Returns:
-            Outputs in float64, ``(batch, points, 1)``.
-        """
-
-    def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
-        """Uniform inputs on the domain, float64, ``(*shape, 1)``, on the generator's device."""
-        return _uniform((*shape, 1), *self.domain, generator)
+    @property
+    def box(self) -> Domain:
+        """The domain, with its methods."""
+        return Domain.of(self.domain)
 
     def observe(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """Add the observation noise, if there is any."""
@@ -87,80 +76,121 @@ class TaskGenerator(Configuration, ABC):
         eps = torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
         return y + self.noise * eps
 
+    @abstractmethod
     def sample_task(
         self,
         batch_size: int,
         *,
         context_size: int | tuple[int, int] = (0, 30),
         num_targets: int = 50,
-        pool_size: int = 0,
+        num_sets: int = 1,
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks, each with one true function under its context, targets and pool.
+        """Draw tasks, each with one function under all its points.
 
         Args:
             batch_size: Number of tasks.
             context_size: The number of context points, or an inclusive range that each task's
                 number is uniform on; contexts are padded to the upper end.
             num_targets: Number of targets of each task.
-            pool_size: Number of further inputs at which to give the function free of noise.
+            num_sets: Number of sets of so many targets, one after another in ``target``; each has
+                inputs of its own.
             generator: Source of randomness; the tasks are made on its device.
-            dtype: Floating type of the tasks. The functions are evaluated in float64 at the inputs
-                as rounded to this type, so that every point lies on its function.
+            dtype: Floating type of the tasks.
+
+        Raises:
+            ValueError: If a size is negative, or the range of context sizes is not one.
+        """
+
+
+@dataclass(frozen=True)
+class Prior(TaskGenerator):
+    """A prior over functions: they can be evaluated at any input, and inputs are uniform."""
+
+    @abstractmethod
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Draw one function per row and evaluate it, free of noise, at all inputs of that row.
+
+        Args:
+            x: Inputs, ``(batch, points, dim_x)``.
+            generator: Source of randomness, on the device of ``x``.
+
+        Returns:
+            Outputs in float64, ``(batch, points, 1)``.
+        """
+
+    def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
+        """Uniform inputs, float64, ``(*shape, dim_x)``, on the generator's device."""
+        return self.box.sample(shape, generator=generator)
+
+    def sample_task(
+        self,
+        batch_size: int,
+        *,
+        context_size: int | tuple[int, int] = (0, 30),
+        num_targets: int = 50,
+        num_sets: int = 1,
+        pool_size: int = 0,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> Task:
+        """Draw tasks; see the base class.
+
+        The pool has ``pool_size`` further inputs, with the function free of noise. Functions are
+        evaluated in float64 at the inputs as rounded to ``dtype``: every point lies on its own.
 
         Raises:
             ValueError: If a size is negative, or the range of context sizes is not one.
         """
         low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
-        sizes = torch.randint(
-            low, high + 1, (batch_size, 1), device=generator.device, generator=generator
-        )
-        mask = torch.arange(high, device=generator.device) < sizes
-        total = high + num_targets + pool_size
-        x = self.sample_inputs((batch_size, total), generator=generator).to(dtype)
+        split = [high, num_sets * num_targets, pool_size]
+        device = generator.device
+        sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
+        mask = torch.arange(high, device=device) < sizes
+        x = self.sample_inputs((batch_size, sum(split)), generator=generator).to(dtype)
         clean = self.sample_outputs(x.double(), generator=generator)
         y = self.observe(clean, generator=generator).to(dtype)
-        split = [high, num_targets, pool_size]
         xc, xt, x_pool = x.split(split, dim=1)
         yc, yt, _ = y.split(split, dim=1)
-        y_pool = clean[:, high + num_targets :].to(dtype)
+        y_pool = clean.split(split, dim=1)[2].to(dtype)
         pool = PointSet(x_pool, y_pool) if pool_size else None
         return Task(PointSet(xc, yc, mask), PointSet(xt, yt), pool)
 
-    def sample_sets(
-        self,
-        batch_size: int,
-        *,
-        context_size: int | tuple[int, int],
-        num_targets: int,
-        num_sets: int,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> tuple[PointSet, tuple[PointSet, ...]]:
-        """Draw contexts, and for each several sets of targets on the same function.
 
-        Args:
-            batch_size: Number of tasks.
-            context_size: As in :meth:`sample_task`.
-            num_targets: Number of points of every set.
-            num_sets: Number of sets a task, each with inputs of its own.
-            generator: Source of randomness; the sets are made on its device.
-            dtype: Floating type of the sets.
-        """
-        task = self.sample_task(
-            batch_size,
-            context_size=context_size,
-            num_targets=num_sets * num_targets,
-            generator=generator,
-            dtype=dtype,
-        )
-        parts = (part.split(num_targets, dim=1) for part in (task.xt, task.yt))
-        return task.context, tuple(PointSet(x, y) for x, y in zip(*parts, strict=True))
+@dataclass(frozen=True)
+class Wave(Prior):
+    r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi \sim U(1/\omega, 1)`.
+
+    Attributes:
+        frequency: The range that :math:`\omega` is uniform on.
+    """
+
+    frequency: Frequency = (1.0, 3.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.box.dim_x != 1:
+            raise ValueError(
+                f"domain must be (lower, upper): waves have one input, got {self.domain}."
+            )
+
+    def sample_parameters(
+        self, batch_size: int, *, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
+        """Draw omega and phi, each ``(batch, 1, 1)``."""
+        low, high = self.frequency
+        omega = low + (high - low) * _uniform(batch_size, generator)
+        return omega, 1 / omega + (1.0 - 1 / omega) * _uniform(batch_size, generator)
+
+
+def _uniform(batch_size: int, generator: torch.Generator) -> Tensor:
+    shape = (batch_size, 1, 1)
+    return torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 @dataclass(frozen=True)
-class Sawtooth(TaskGenerator):
+class Sawtooth(Wave):
     r"""Sawtooth waves :math:`f(x) = [\omega(dx - \phi)] \bmod 1`, with values in [0, 1).
 
     :math:`\omega \sim U(2, 4)`, :math:`d = \pm 1` with equal probability, and
@@ -176,12 +206,10 @@ class Sawtooth(TaskGenerator):
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Draw omega, phi and d, each ``(batch, 1, 1)``."""
-        shape = (batch_size, 1, 1)
-        omega = _uniform(shape, *self.frequency, generator)
-        phi = _uniform(shape, 1 / omega, 1.0, generator)
-        sign = torch.randint(0, 2, shape, device=generator.device, generator=generator)
+        omega, phi = super().sample_parameters(batch_size, generator=generator)
+        sign = torch.randint(0, 2, omega.shape, device=generator.device, generator=generator)
         return omega, phi, (2 * sign - 1).double()
 
     @staticmethod
@@ -191,11 +219,11 @@ class Sawtooth(TaskGenerator):
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """See the base class."""
-        return self.evaluate(x.double(), *self.sample_parameters(x.shape[0], generator=generator))
+        return self.evaluate(x.double(), *self.sample_parameters(len(x), generator=generator))
 
 
 @dataclass(frozen=True)
-class SquareWave(TaskGenerator):
+class SquareWave(Wave):
     r"""Square waves, 1 where :math:`\lfloor \omega x - \phi \rfloor` is even and 0 elsewhere.
 
     :math:`\omega \sim U(1, 3)` and :math:`\phi \sim U(1/\omega, 1)`.
@@ -206,16 +234,6 @@ class SquareWave(TaskGenerator):
 
     name: ClassVar[str] = "square"
 
-    frequency: Frequency = (1.0, 3.0)
-
-    def sample_parameters(
-        self, batch_size: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Draw omega and phi, each ``(batch, 1, 1)``."""
-        shape = (batch_size, 1, 1)
-        omega = _uniform(shape, *self.frequency, generator)
-        return omega, _uniform(shape, 1 / omega, 1.0, generator)
-
     @staticmethod
     def evaluate(x: Tensor, omega: Tensor, phi: Tensor) -> Tensor:
         """The wave at ``x``; all arguments broadcast."""
@@ -223,12 +241,12 @@ class SquareWave(TaskGenerator):
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """See the base class."""
-        return self.evaluate(x.double(), *self.sample_parameters(x.shape[0], generator=generator))
+        return self.evaluate(x.double(), *self.sample_parameters(len(x), generator=generator))
 
 
 @dataclass(frozen=True)
-class GaussianProcess(TaskGenerator):
-    r"""A zero-mean Gaussian process with kernel :math:`\exp(-(x - x')^2 / 2\ell^2)`.
+class GaussianProcess(Prior):
+    r"""A zero-mean Gaussian process with kernel :math:`\exp(-|x - x'|^2 / 2\ell^2)`.
 
     Attributes:
         length_scale: :math:`\ell`, in units of x.
@@ -270,6 +288,6 @@ class GaussianProcess(TaskGenerator):
         return (factor @ eps).masked_fill_((info != 0)[:, None, None], math.nan)
 
 
-GENERATORS: dict[str, type[TaskGenerator]] = {
+GENERATORS: dict[str, type[Prior]] = {
     cls.name: cls for cls in (Sawtooth, SquareWave, GaussianProcess)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Annotated
 
 import torch
@@ -59,11 +60,11 @@ class NoiseSchedule(Configuration):
 
     def signal(self, level: int) -> float:
         """The factor of y_0 in y_level, ``(1 - beta) ** (level / 2)``."""
-        return (1.0 - self.beta) ** (self._checked(level) / 2)
+        return (1.0 - self.beta) ** (check_level(level, self.num_levels) / 2)
 
     def variance(self, level: int) -> float:
         """Variance of the noise in y_level, ``beta - beta * (1 - beta) ** level``."""
-        return _noise_variance(self.beta, self._checked(level))
+        return _noise_variance(self.beta, check_level(level, self.num_levels))
 
     def step(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """One noise step, from a level to the next noisier one; any shape."""
@@ -88,7 +89,7 @@ class NoiseSchedule(Configuration):
         Raises:
             ValueError: If the level is 0, where there is no density.
         """
-        if self._checked(level) == 0:
+        if level == 0:
             raise ValueError(
                 "level must be >= 1: level 0 is the data themselves and has no density."
             )
@@ -96,10 +97,17 @@ class NoiseSchedule(Configuration):
         residual = y - self.signal(level) * y0
         return -0.5 * (residual.square() / variance + math.log(2 * math.pi * variance))
 
-    def _checked(self, level: int) -> int:
-        if not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must lie in 0..{self.num_levels}, got {level}.")
-        return level
+
+def check_level(level: int, num_levels: int) -> int:
+    """A level, NumPy's integers included, as an ``int``.
+
+    Raises:
+        ValueError: If it is no integer in 0..F.
+    """
+    # A true, a float or a tensor would pass for a number and then select something else.
+    if isinstance(level, bool) or not isinstance(level, Integral) or not 0 <= level <= num_levels:
+        raise ValueError(f"level must be an integer in 0..{num_levels}, got {level!r}.")
+    return int(level)
 
 
 def _noise_variance(beta: float, level: int) -> float:
@@ -107,7 +115,7 @@ def _noise_variance(beta: float, level: int) -> float:
     return -beta * math.expm1(level * math.log1p(-beta))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskedTask:
     r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`.
 
@@ -124,7 +132,7 @@ class MaskedTask:
     level: int | Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AugmentedTask:
     r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`.
 
@@ -148,13 +156,12 @@ class AugmentedTask:
             ValueError: If a level is not one of the task's; on a GPU, a tensor is not checked.
         """
         top = len(self.levels) - 1
-        if isinstance(level, int):
-            if not 0 <= level <= top:
-                raise ValueError(f"level must lie in 0..{top}, got {level}.")
+        if not isinstance(level, Tensor):
+            level = check_level(level, top)
             target = self.levels[level]
         else:
             if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
-                raise ValueError(f"level must lie in 0..{top}, got {level.tolist()}.")
+                raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
             rows = torch.arange(len(level), device=level.device)
             stacked = [
                 torch.stack([getattr(s, k) for s in self.levels]) for k in ("x", "y", "mask")
@@ -198,22 +205,19 @@ def sample_augmented_task(
         generator: Source of randomness; the tasks are made on its device.
         dtype: Floating type of the tasks.
     """
-    context, sets = task_generator.sample_sets(
+    num_sets = 1 if shared_inputs else schedule.num_levels + 1
+    task = task_generator.sample_task(
         batch_size,
         context_size=context_size,
         num_targets=num_targets,
-        num_sets=1 if shared_inputs else schedule.num_levels + 1,
+        num_sets=num_sets,
         generator=generator,
         dtype=dtype,
     )
     if shared_inputs:
-        (target,) = sets
-        xs = (target.x,) * (schedule.num_levels + 1)
-        ys = schedule.chain(target.y, generator=generator)
-    else:
-        xs = tuple(points.x for points in sets)
-        ys = tuple(
-            schedule.noise(points.y, f, generator=generator) if f else points.y
-            for f, points in enumerate(sets)
-        )
-    return AugmentedTask(context, tuple(PointSet(x, y) for x, y in zip(xs, ys, strict=True)))
+        chain = schedule.chain(task.yt, generator=generator)
+        return AugmentedTask(task.context, tuple(PointSet(task.xt, y) for y in chain))
+    xs, ys = (part.unflatten(1, (num_sets, num_targets)).unbind(1) for part in (task.xt, task.yt))
+    noised = (schedule.noise(y, f, generator=generator) for f, y in enumerate(ys) if f)
+    pairs = zip(xs, (ys[0], *noised), strict=True)
+    return AugmentedTask(task.context, tuple(PointSet(x, y) for x, y in pairs))

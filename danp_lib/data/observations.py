@@ -1,8 +1,7 @@
-"""Tasks from real data: the windows of a series, and tasks from a table of observed functions.
+"""Tasks from real data: windows of a series, and tasks from a table of observed functions.
 
-Real functions are known where they were observed, and nowhere else. A table of them is a
-:class:`~danp_lib.data.points.PointSet`, one function a row, with what is missing masked out; a time
-series is a table of one row, and its windows are a table of many.
+A table of functions is a :class:`~danp_lib.data.points.PointSet`, one function a row, with what is
+missing masked out; a time series is a table of one row, and its windows are a table of many.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danp_lib.data.domain import Grid
 from danp_lib.data.generators import TaskGenerator, check_sizes
 from danp_lib.data.points import PointSet, Task
 
@@ -43,10 +41,11 @@ def cut_windows(
     Raises:
         ValueError: If there is more than one series, a size is not positive, or no window fits.
     """
-    if series.batch_size != 1:
+    if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
-            f"series must be one function, got a table of {series.batch_size}; cut each by itself, "
-            "as in windows, starts = cut_windows(table[i], ...), and stack the windows."
+            "series must be one function of one input, got x of shape "
+            f"{tuple(series.x.shape)}; cut each function by itself, as in "
+            "windows, starts = cut_windows(table[i], ...), and stack the windows."
         )
     if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
         raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
@@ -101,22 +100,21 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
             f"{sorted(kinds, key=str)}."
         )
     most = max(table.num_points for table in tables)
-    padding = [(0, 0, 0, most - table.num_points) for table in tables]
-    return PointSet(
-        torch.cat([F.pad(t.x, pad) for t, pad in zip(tables, padding, strict=True)]),
-        torch.cat([F.pad(t.y, pad) for t, pad in zip(tables, padding, strict=True)]),
-        torch.cat([F.pad(t.mask, pad[2:]) for t, pad in zip(tables, padding, strict=True)]),
-    )
+
+    def pad(part: Tensor) -> Tensor:
+        return F.pad(part, (*(0, 0) * (part.ndim - 2), 0, most - part.shape[1]))
+
+    kinds_of_parts = zip(*(table.parts for table in tables), strict=True)
+    return PointSet(*(torch.cat([pad(part) for part in parts]) for parts in kinds_of_parts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observations(TaskGenerator):
     """Tasks from a table of observed functions, in the model's units.
 
-    Each task takes one function at random and deals its points to context and targets. Both hold
-    the values as observed, and no point is in both. The noisier levels of an augmented task lie at
-    further random points of the function, which may be in the context or the targets too: where
-    else is a real function known?
+    Each task takes one function at random and divides some of its points among context and targets,
+    with the values as observed; no point is in both. The noisier levels of an augmented task lie at
+    random points of the same function, which may be in the context or the targets too.
 
     Attributes:
         table: The functions. It is not a field of the configuration, but its digest is.
@@ -135,9 +133,7 @@ class Observations(TaskGenerator):
     def __post_init__(self, table: PointSet) -> None:
         super().__post_init__()
         table.check("table")
-        Grid(self.domain, points_per_unit=1, margin=0.0, multiple=1).check(
-            "table.x", table.x, table.mask
-        )
+        self.box.check("table.x", table.x, table.mask)
         if table.batch_size == 0 or int(table.sizes.min()) < 1:
             raise ValueError(
                 "every function of the table must have a point, got one without; keep the others, "
@@ -149,60 +145,17 @@ class Observations(TaskGenerator):
         object.__setattr__(self, "_tables", {table.x.device: table})
         object.__setattr__(self, "_fewest", int(table.sizes.min()))
 
-    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Refused: the functions are known at the observed points only.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(
-            "observed functions have no value at an x of one's choice; sample_task draws from the "
-            "observed points."
-        )
-
     def sample_task(
         self,
         batch_size: int,
         *,
         context_size: int | tuple[int, int] = (0, 30),
         num_targets: int = 50,
-        pool_size: int = 0,
+        num_sets: int = 1,
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks; see the base class. There is no pool.
-
-        Raises:
-            ValueError: If a pool is asked for, or a function has too few points.
-        """
-        if pool_size != 0:
-            raise ValueError(
-                f"pool_size must be 0, got {pool_size}: observed functions are unknown off their "
-                "points; the estimators put the auxiliary inputs at the targets instead."
-            )
-        context, (target,) = self.sample_sets(
-            batch_size,
-            context_size=context_size,
-            num_targets=num_targets,
-            num_sets=1,
-            generator=generator,
-            dtype=dtype,
-        )
-        return Task(context, target)
-
-    def sample_sets(
-        self,
-        batch_size: int,
-        *,
-        context_size: int | tuple[int, int],
-        num_targets: int,
-        num_sets: int,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> tuple[PointSet, tuple[PointSet, ...]]:
-        """Deal contexts and sets of targets; see the base class.
-
-        The first set has no point of the context; a later one may have points of any other.
+        """Draw tasks; see the base class. A set after the first may share points with the others.
 
         Raises:
             ValueError: If a size is out of range, or a function has too few points.
@@ -219,21 +172,23 @@ class Observations(TaskGenerator):
         rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
         functions = table[rows]
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
-        dealt = self._deal(functions, high + num_targets, generator, dtype)
-        places = torch.arange(high + num_targets, device=device)
-        context = PointSet(dealt.x[:, :high], dealt.y[:, :high], places[:high] < sizes)
-        sets = [PointSet(dealt.x[:, high:], dealt.y[:, high:])]
-        sets += [self._deal(functions, num_targets, generator, dtype) for _ in range(num_sets - 1)]
-        return context, tuple(sets)
+        drawn = self._draw(functions, high + num_targets, generator, dtype)
+        mask = torch.arange(high, device=device) < sizes
+        context = PointSet(drawn.x[:, :high], drawn.y[:, :high], mask)
+        target = PointSet(drawn.x[:, high:], drawn.y[:, high:])
+        for _ in range(num_sets - 1):
+            target = target.concat(self._draw(functions, num_targets, generator, dtype))
+        return Task(context, target)
 
-    def _deal(
+    def _draw(
         self, functions: PointSet, count: int, generator: torch.Generator, dtype: torch.dtype
     ) -> PointSet:
         """Different real points of each function, in random order."""
         keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
-        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count].unsqueeze(-1)
-        y = self.observe(functions.y.gather(1, order), generator=generator)
-        return PointSet(functions.x.gather(1, order).to(dtype), y.to(dtype))
+        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
+        rows = torch.arange(len(order), device=order.device).unsqueeze(1)
+        y = self.observe(functions.y[rows, order], generator=generator)
+        return PointSet(functions.x[rows, order].to(dtype), y.to(dtype))
 
     def _table_on(self, device: torch.device) -> PointSet:
         """The table on a device, copied there once."""

@@ -1,10 +1,11 @@
-"""Sets of points, tasks, and the files that hold benchmark tasks (paper, Section 2.1)."""
+"""Sets of points, tasks, and the files that hold tasks (paper, Section 2.1)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch import Tensor
 from danp_lib._files import with_sorted_header, write_atomically
 
 
-@dataclass(frozen=True)
+# Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
+@dataclass(frozen=True, eq=False)
 class PointSet:
     """A batch of sets of input-output pairs.
 
@@ -39,19 +41,19 @@ class PointSet:
     def __post_init__(self) -> None:
         if self.x.ndim != 3:
             raise ValueError(f"x must have shape (batch, points, dim), got {tuple(self.x.shape)}.")
+        size = tuple(self.x.shape[:2])
         if self.mask is None:
-            ones = torch.ones(self.x.shape[:2], dtype=torch.bool, device=self.x.device)
+            ones = torch.ones(size, dtype=torch.bool, device=self.x.device)
             object.__setattr__(self, "mask", ones)
-        expected = (*self.x.shape[:2], 1)
-        if tuple(self.y.shape) != expected:
+        if tuple(self.y.shape) != (*size, 1):
             raise ValueError(
-                f"y must have shape {expected} to go with x of shape {tuple(self.x.shape)}, "
+                f"y must have shape {(*size, 1)} to go with x of shape {tuple(self.x.shape)}, "
                 f"got {tuple(self.y.shape)}."
             )
-        if tuple(self.mask.shape) != expected[:2] or self.mask.dtype != torch.bool:
+        if tuple(self.mask.shape) != size or self.mask.dtype != torch.bool:
             raise ValueError(
-                f"mask must be a bool tensor of shape {expected[:2]}, "
-                f"got {self.mask.dtype} of shape {tuple(self.mask.shape)}."
+                f"mask must be a bool tensor of shape {size}, got {self.mask.dtype} of shape "
+                f"{tuple(self.mask.shape)}."
             )
         if not (self.x.is_floating_point() and self.x.dtype == self.y.dtype):
             raise ValueError(
@@ -74,6 +76,11 @@ class PointSet:
         )
 
     @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, outputs and mask."""
+        return self.x, self.y, self.mask
+
+    @property
     def batch_size(self) -> int:
         """Number of sets."""
         return self.x.shape[0]
@@ -90,9 +97,9 @@ class PointSet:
 
     def __getitem__(self, index: int | slice | Tensor) -> PointSet:
         """Select sets of the batch; an integer gives a batch of one."""
-        if isinstance(index, int):
-            index = torch.arange(self.batch_size)[index].reshape(1)
-        return PointSet(self.x[index], self.y[index], self.mask[index])
+        if isinstance(index, Integral):
+            index = torch.arange(self.batch_size)[int(index)].reshape(1)
+        return PointSet(*(part[index] for part in self.parts))
 
     def to(self, *args: Any, **kwargs: Any) -> PointSet:
         """Move or cast as :meth:`torch.Tensor.to` does; the mask stays boolean."""
@@ -101,19 +108,12 @@ class PointSet:
 
     def expand(self, batch_size: int) -> PointSet:
         """Repeat a batch of one without copying."""
-        return PointSet(
-            self.x.expand(batch_size, -1, -1),
-            self.y.expand(batch_size, -1, -1),
-            self.mask.expand(batch_size, -1),
-        )
+        return PointSet(*(part.expand(batch_size, *part.shape[1:]) for part in self.parts))
 
     def concat(self, other: PointSet) -> PointSet:
         """The union with another batch of sets of the same size, along the points."""
-        return PointSet(
-            torch.cat([self.x, other.x], dim=1),
-            torch.cat([self.y, other.y], dim=1),
-            torch.cat([self.mask, other.mask], dim=1),
-        )
+        pairs = zip(self.parts, other.parts, strict=True)
+        return PointSet(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def compact(self) -> PointSet:
         """Drop the padding of a batch of one.
@@ -132,7 +132,7 @@ class PointSet:
         Args:
             keep: One truth value for the batch, or one a set, ``(batch,)``.
         """
-        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else keep
+        per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else bool(keep)
         return PointSet(self.x, self.y, self.mask & per_set)
 
     def check(self, name: str) -> None:
@@ -152,7 +152,7 @@ class PointSet:
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`.
 
@@ -202,15 +202,18 @@ class Task:
         """Number of tasks."""
         return self.context.batch_size
 
+    def map(self, function: Callable[[PointSet], PointSet]) -> Task:
+        """The tasks with every set put through a function."""
+        pool = None if self.pool is None else function(self.pool)
+        return Task(function(self.context), function(self.target), pool)
+
     def __getitem__(self, index: int | slice | Tensor) -> Task:
         """Select tasks of the batch; an integer gives a batch of one."""
-        pool = None if self.pool is None else self.pool[index]
-        return Task(self.context[index], self.target[index], pool)
+        return self.map(lambda points: points[index])
 
     def to(self, *args: Any, **kwargs: Any) -> Task:
         """Move or cast every set as :meth:`torch.Tensor.to` does."""
-        pool = None if self.pool is None else self.pool.to(*args, **kwargs)
-        return Task(self.context.to(*args, **kwargs), self.target.to(*args, **kwargs), pool)
+        return self.map(lambda points: points.to(*args, **kwargs))
 
     def check(self) -> None:
         """Refuse targets and pools with padding, and values that are not finite.
@@ -233,8 +236,8 @@ class Task:
             points.check(name)
 
 
-_REQUIRED_KEYS = ("xc", "yc", "xt", "yt", "mask_c")
-_POOL_KEYS = ("x_pool", "y_pool")
+_KEYS = {"xc", "yc", "xt", "yt", "mask_c"}
+_POOL_KEYS = {"x_pool", "y_pool"}
 
 
 def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
@@ -278,22 +281,15 @@ def load_tasks(path: str | os.PathLike[str]) -> Task:
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
     except Exception as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
-    missing = [key for key in _REQUIRED_KEYS if key not in tensors]
-    unknown = [key for key in tensors if key not in _REQUIRED_KEYS + _POOL_KEYS]
-    if missing or unknown:
+    if tensors.keys() not in (_KEYS, _KEYS | _POOL_KEYS):
         raise ValueError(
-            f"{path} must hold {', '.join(_REQUIRED_KEYS)} and optionally {', '.join(_POOL_KEYS)}; "
-            f"missing: {missing}, unknown: {unknown[:5]}."
+            f"{path} must hold xc, yc, xt, yt, mask_c and either both of x_pool, y_pool or none, "
+            f"got {', '.join(sorted(tensors)[:9])}."
         )
-    if len([key for key in _POOL_KEYS if key in tensors]) == 1:
-        raise ValueError(f"{path} must hold both of {', '.join(_POOL_KEYS)}, or neither.")
     try:
+        context = PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"])
         pool = PointSet(tensors["x_pool"], tensors["y_pool"]) if "x_pool" in tensors else None
-        task = Task(
-            PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"]),
-            PointSet(tensors["xt"], tensors["yt"]),
-            pool,
-        )
+        task = Task(context, PointSet(tensors["xt"], tensors["yt"]), pool)
         task.check()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

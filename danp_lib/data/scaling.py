@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration, PositiveFloat
+from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -25,24 +26,20 @@ class Scaling(Configuration):
     units by it, and :func:`~danp_lib.storage.checkpoint.load_scaling` gives it back.
 
     Attributes:
-        x_offset: The data's x that becomes 0.
-        x_unit: The length in the data's x that becomes 1.
+        x_offset: The data's x that becomes 0; with several input dimensions, one number for each.
+        x_unit: The length in the data's x that becomes 1, likewise.
         y_offset: The data's y that becomes 0.
         y_unit: The length in the data's y that becomes 1.
     """
 
-    x_offset: float
-    x_unit: PositiveFloat
+    x_offset: float | tuple[float, ...]
+    x_unit: PositiveFloat | tuple[PositiveFloat, ...]
     y_offset: float
     y_unit: PositiveFloat
 
     @classmethod
     def fit(
-        cls,
-        table: PointSet,
-        *,
-        x_range: tuple[float, float] | None = None,
-        domain: tuple[float, float] = (-2.0, 2.0),
+        cls, table: PointSet, *, x_range: Box | None = None, domain: Box = (-2.0, 2.0)
     ) -> Scaling:
         """The map that takes a range of x onto a domain, and y to zero mean and unit variance.
 
@@ -52,27 +49,46 @@ class Scaling(Configuration):
             domain: The model's domain.
 
         Raises:
-            ValueError: If the table holds no point, all its y are equal, or a range is empty.
+            ValueError: If the table holds no point, all its y are equal, a range is empty, or the
+                input dimensions differ.
         """
         table.check("table")
         x, y = table.x[table.mask].double(), table.y[table.mask].double()
-        if x.numel() == 0:
+        if len(x) == 0:
             raise ValueError("table must hold at least one point, got none.")
-        low, high = (float(x.min()), float(x.max())) if x_range is None else x_range
-        if not low < high or not domain[0] < domain[1]:
+        if x_range is None:
+            x_range = tuple(zip(x.amin(dim=0).tolist(), x.amax(dim=0).tolist(), strict=True))
+        try:
+            data, model = Domain.of(x_range), Domain.of(domain)
+        except ValueError as error:
+            raise ValueError(f"x_range or domain: {error}") from error
+        if not data.dim_x == model.dim_x == x.shape[-1]:
             raise ValueError(
-                "x_range and domain must be (lower, upper) with lower < upper, got "
-                f"{(low, high)} and {domain}."
+                f"x_range and domain must have the input dimension of table, {x.shape[-1]}, got "
+                f"{data} and {model}."
             )
-        x_unit = (high - low) / (domain[1] - domain[0])
         # Rounding makes the standard deviation of equal numbers tiny, not zero.
         if not y.max() > y.min():
-            raise ValueError(f"the y of table must differ, but all {y.numel()} are {float(y[0])}.")
-        return cls(low - x_unit * domain[0], x_unit, float(y.mean()), float(y.std(correction=0)))
+            raise ValueError(f"the y of table must differ, but all {len(y)} are {float(y[0])}.")
+        unit = [ours / theirs for ours, theirs in zip(data.width, model.width, strict=True)]
+        ends = zip(data.lower, unit, model.lower, strict=True)
+        offset = [ours - scale * theirs for ours, scale, theirs in ends]
+        return cls(_plain(offset), _plain(unit), float(y.mean()), float(y.std(correction=0)))
 
     def inputs(self, x: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The model's x of the data's x, any shape."""
-        return ((x.double() - self.x_offset) / self.x_unit).to(dtype)
+        """The model's x of the data's x, ``(..., dim_x)``."""
+        return ((x.double() - _like(self.x_offset, x)) / _like(self.x_unit, x)).to(dtype)
+
+    def data_domain(self, domain: Domain) -> Domain:
+        """A domain in the data's units, of the same one in the model's."""
+        lower, upper = (
+            self._data_inputs(torch.tensor(x, dtype=torch.float64))
+            for x in (domain.lower, domain.upper)
+        )
+        return Domain(tuple(lower.tolist()), tuple(upper.tolist()))
+
+    def _data_inputs(self, x: Tensor) -> Tensor:
+        return _like(self.x_offset, x) + _like(self.x_unit, x) * x.double()
 
     def apply(self, points: PointSet, *, dtype: torch.dtype = torch.float32) -> PointSet:
         """Sets in the model's units, of the same sets in the data's."""
@@ -81,8 +97,8 @@ class Scaling(Configuration):
 
     def invert(self, points: PointSet) -> PointSet:
         """Sets in the data's units, float64, of the same sets in the model's."""
-        x = self.x_offset + self.x_unit * points.x.double()
-        return PointSet(x, self.y_offset + self.y_unit * points.y.double(), points.mask)
+        y = self.y_offset + self.y_unit * points.y.double()
+        return PointSet(self._data_inputs(points.x), y, points.mask)
 
     def predictive(self, predictive: Predictive) -> Predictive:
         r"""A predictive of the data's y, of the same one of the model's.
@@ -97,6 +113,14 @@ class Scaling(Configuration):
             self.y_unit * predictive.cov_factor,
             self.y_unit**2 * predictive.cov_diag,
         )
+
+
+def _plain(values: list[float]) -> float | tuple[float, ...]:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _like(values: float | tuple[float, ...], x: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=x.device)
 
 
 IDENTITY = Scaling(0.0, 1.0, 0.0, 1.0)

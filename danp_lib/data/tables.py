@@ -1,19 +1,15 @@
-"""Tables of observed functions out of arrays, pandas, xarray and CSV files.
+"""Tables of observed functions out of arrays, pandas and xarray objects, and CSV files.
 
-Nothing is imputed: a value that is missing is masked out, and a time that is missing is refused.
+Nothing is imputed: a missing output is masked out, and a missing input is refused. pandas reads the
+files; it comes with the extra ``tables``.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -26,7 +22,10 @@ DAYS_A_YEAR = 365.2425
 """Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970."""
 
 MISSING = ("", "na", "nan", "null")
-"""What stands for a missing value in a CSV file, in small or capital letters."""
+"""What stands for a missing output in a CSV file, in small or capital letters."""
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_LARGEST = torch.finfo(torch.float32).max  # the models compute in float32
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
@@ -44,28 +43,23 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
         ValueError: If the shapes do not fit, x is missing, infinite or does not increase, y is
             infinite or no number, or fewer than 2 values are there.
     """
-    inputs = _inputs(x)
-    outputs = np.atleast_2d(_outputs(y))
+    inputs, outputs = _inputs(x), np.atleast_2d(_outputs(y))
     if inputs.ndim != 1 or outputs.shape[1:] != inputs.shape:
         raise ValueError(
             "x must have shape (points,) and y (points,) or (functions, points), got "
             f"{np.shape(x)} and {np.shape(y)}."
         )
-    steps = np.diff(inputs)
-    if (late := np.flatnonzero(~(steps > 0.0))).size:
+    if (late := np.flatnonzero(~(np.diff(inputs) > 0.0))).size:
         place = int(late[0]) + 1
         raise ValueError(
             f"x must increase, got {inputs[place]} after {inputs[place - 1]} at position {place}; "
             "sort the data, merge or drop what has the same x, and give one function at a time."
         )
-    values = torch.from_numpy(outputs)
-    mask = ~values.isnan()
-    if int(mask.sum()) < 2:
-        raise ValueError(
-            f"y must hold at least 2 values that are not missing, got {int(mask.sum())}."
-        )
-    inputs_of_all = torch.from_numpy(inputs).expand(values.shape).clone()
-    return PointSet(inputs_of_all.unsqueeze(-1), values.nan_to_num(0.0).unsqueeze(-1), mask)
+    values = torch.from_numpy(outputs).unsqueeze(-1)
+    mask = ~values.isnan().squeeze(-1)
+    if (count := int(mask.sum())) < 2:
+        raise ValueError(f"y must hold at least 2 values that are not missing, got {count}.")
+    return PointSet(torch.from_numpy(inputs[:, None]).expand_as(values), values.nan_to_num(0), mask)
 
 
 def from_labelled(data: Any) -> PointSet:
@@ -75,11 +69,8 @@ def from_labelled(data: Any) -> PointSet:
     coordinate. A DataFrame is one function a row, of its column labels, and a DataArray of two
     dimensions is one function a row, of the coordinate of its last dimension.
 
-    Args:
-        data: The object. Neither package need be installed for the other's.
-
     Raises:
-        ValueError: If it is none of these, and as :func:`from_arrays` does.
+        ValueError: If ``data`` is none of these, and as :func:`from_arrays` does.
     """
     if hasattr(data, "dims") and hasattr(data, "coords"):
         if not data.dims or data.dims[-1] not in data.coords:
@@ -88,27 +79,21 @@ def from_labelled(data: Any) -> PointSet:
                 f"with coordinates {list(data.coords)}."
             )
         return from_arrays(data.coords[data.dims[-1]].values, data.values)
-    if hasattr(data, "index") and hasattr(data, "to_numpy"):
-        labels = data.columns if hasattr(data, "columns") else data.index
-        # A period is known by its first moment.
-        labels = labels.to_timestamp() if hasattr(labels, "to_timestamp") else labels
-        try:
-            values = data.to_numpy(dtype="float64", na_value=math.nan)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"y must hold numbers: {error}.") from error
-        try:
-            return from_arrays(labels.to_numpy(), values)
-        except ValueError as error:
-            if values.ndim == 1 or not any(isinstance(label, str) for label in labels):
-                raise
-            raise ValueError(
-                f"{error} A row of a DataFrame is one function, of the column labels; where a "
-                "column is one, give the frame's .T."
-            ) from error
-    raise ValueError(
-        "data must be a pandas Series or DataFrame or an xarray DataArray, got "
-        f"{type(data).__name__}."
-    )
+    if not (hasattr(data, "index") and hasattr(data, "to_numpy")):
+        raise ValueError(
+            "data must be a pandas Series or DataFrame or an xarray DataArray, got "
+            f"{type(data).__name__}."
+        )
+    labels = data.columns if hasattr(data, "columns") else data.index
+    if hasattr(labels, "to_timestamp"):
+        labels = labels.to_timestamp()  # the first moment of each period
+    if getattr(labels, "tz", None) is not None:
+        labels = labels.tz_convert(None)
+    try:
+        values = data.to_numpy(dtype="float64", na_value=math.nan)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must hold numbers: {error}.") from error
+    return from_arrays(labels.to_numpy(), values)
 
 
 def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> PointSet:
@@ -121,132 +106,135 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ModuleNotFoundError: If pandas is not installed.
         ValueError: If a column is missing or a cell cannot be read, with the file and the line; and
             as :func:`from_arrays` does.
     """
-    path = Path(path)
-    rows = read_columns(path, (x, y))
-    outputs = [read_output(cells[1], y, where) for where, cells in rows]
-    # The first tells what they all must be, so that one wrong cell is the one that is named.
-    read = read_number if rows and _is_number(rows[0][1][0]) else _date
-    inputs: NDArray[Any] = np.array([read(cells[0], x, where) for where, cells in rows])
+    cells, outputs = read_columns(path, (x, y))
+    values = read_numbers(outputs, missing=True)
+    # The first input tells what all must be.
+    read = read_numbers if cells[:1].str.fullmatch(_NUMBER).all() else _read_dates
+    inputs = read(cells)
     try:
-        return from_arrays(inputs, outputs)
+        return from_arrays(inputs, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The cells of the named columns of a CSV file with a header; other columns are ignored.
+def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> list[Any]:
+    """The named columns of a CSV file with a header, each a pandas Series of text.
 
-    Args:
-        path: The file, in UTF-8.
-        columns: Names of the columns wanted.
-
-    Returns:
-        For each row its place, as in ``a.csv, line 3``, and its cells in the order of ``columns``.
+    Their index holds the places of the rows, such as ``a.csv, line 3``. The file is read once.
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ModuleNotFoundError: If pandas is not installed.
         ValueError: If it is no CSV file, a column is missing or a row has too few or many cells.
     """
+    wanted = ",".join(columns)
+    as_text = {"header": None, "dtype": object, "keep_default_na": False, "engine": "python"}
     try:
         # Spreadsheets put a byte order mark first.
-        text = path.read_bytes().decode("utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file in UTF-8, save it as one: {error}.") from error
-    wanted = ",".join(columns)
-    if not lines:
-        raise ValueError(f"{path} is empty: its first line must be the header {wanted}.")
-    header = lines[0][1]
+        table = _pandas().read_csv(path, **as_text, skip_blank_lines=False, encoding="utf-8-sig")
+        if table.empty:
+            raise ValueError("it is empty")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must be a CSV file in UTF-8 with the header {wanted} in its first line: "
+            f"{error}."
+        ) from error
+    line_breaks = table.apply(lambda cells: cells.str.count("\n")).sum(axis=1).astype(int)
+    table.index = [f"{path}, line {n}" for n in 1 + table.index + line_breaks.cumsum()]
+    header = [cell.strip() for cell in table.iloc[0]]
     for column in columns:
         if header.count(column) != 1:
             hint = " Columns must be separated by commas." if len(header) == 1 else ""
             raise ValueError(
-                f"{path}, line {lines[0][0]}: the header must name the column {column!r} once "
+                f"{table.index[0]}: the header must name the column {column!r} once "
                 f"(as in {wanted}), got {','.join(header)!r}.{hint}"
             )
-    rows = []
-    for number, cells in lines[1:]:
-        where = f"{path}, line {number}"
-        if len(cells) != len(header):
-            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(cells)}.")
-        rows.append((where, [cells[header.index(column)] for column in columns]))
-    return rows
+    rows = table[1:].dropna(how="all")  # without blank lines
+    for where, count in rows.count(axis=1).items():
+        if count < len(header):
+            raise ValueError(f"{where}: {len(header)} values must stand here, got {count}.")
+    return [rows[header.index(column)].str.strip().rename(column) for column in columns]
 
 
-def read_number(cell: str, column: str, where: str) -> float:
-    """The number in a cell; not of necessity a finite one.
+def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
+    """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is.
 
     Raises:
-        ValueError: If it holds something else; with its place.
+        ValueError: If a cell holds something else, with its place.
     """
-    if _is_number(cell):
-        return float(cell)
-    comma = "; write it with a decimal point, and thousands without a separator"
-    hint = comma if _is_number(cell.replace(",", "")) else ""
-    raise ValueError(f"{where}: {column} must be a number, got {cell!r}{hint}.")
+    numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
+    fits = cells.str.lower().isin(MISSING if missing else ()) | (np.abs(numbers) <= _LARGEST)
+    rule = "be a finite number in float32 with a decimal point, as in 2.5"
+    refuse(cells, ~fits, f"{rule}, or missing ('', NA, NaN or null)" if missing else rule)
+    return numbers
 
 
-def _is_number(cell: str) -> bool:
+def refuse(cells: Any, wrong: Any, rule: str) -> None:
+    """Refuse the first cell of a column of :func:`read_columns` that is wrong.
+
+    Raises:
+        ValueError: If there is one, with its place, the rule in words and its text.
+    """
+    for where, cell in cells[wrong].items():
+        raise ValueError(f"{where}: {cells.name} must {rule}, got {cell!r}.")
+
+
+def _read_dates(cells: Any) -> NDArray[np.datetime64]:
+    # pandas takes words such as "today" too.
+    dated = cells.where(cells.str.match(r"\d{4}-"))
+    dates = _pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
+    refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
+    return dates.dt.tz_convert(None).to_numpy()
+
+
+def _pandas() -> Any:
     try:
-        float(cell)
-    except ValueError:
-        return False
-    # Python reads 2_5 as 25; in a file it is a slip.
-    return "_" not in cell
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "pandas must be installed for files to be read: pip install 'danp_lib[tables]'."
+        ) from error
+    return pandas
 
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
     """Inputs as finite numbers."""
-    labels = _dates(np.asarray(x))
-    if np.issubdtype(labels.dtype, np.timedelta64):
+    labels = np.asarray(x)
+    # Dates of the standard library.
+    if labels.dtype == object and all(isinstance(v, (date, np.datetime64)) for v in labels.flat):
+        labels = np.array([_in_utc(item) for item in labels.flat], "datetime64[us]")
+    if labels.dtype.kind == "M":
+        days = (labels - np.datetime64("1970", "us")) / np.timedelta64(1, "D")
+        numbers = 1970.0 + days / DAYS_A_YEAR
+    elif labels.dtype.kind == "m":
         raise ValueError(
             f"x must be numbers or dates, got {labels.dtype}; divide it by a unit, as in "
             "x / numpy.timedelta64(1, 'D')."
         )
-    if np.issubdtype(labels.dtype, np.datetime64):
-        seconds = labels.astype("datetime64[us]").astype(np.float64) / 1e6
-        seconds[np.isnat(labels)] = math.nan
-        numbers = 1970.0 + seconds / (86400.0 * DAYS_A_YEAR)
     else:
         try:
             numbers = labels.astype(np.float64)
         except (TypeError, ValueError):
             raise ValueError(
-                f"x must be numbers or dates, got {labels.dtype} such as {labels.flat[0]!r}."
+                f"x must be numbers or dates, got {labels.dtype} such as {labels.flat[0]!r}; where "
+                "the columns of a DataFrame are functions, and not its rows, give its .T."
             ) from None
     if (bad := np.flatnonzero(~np.isfinite(numbers))).size:
-        place = int(bad[0])
         raise ValueError(
-            f"x must be finite, got {labels.flat[place]} at position {place}; a value may be "
+            f"x must be finite, got {labels.flat[bad[0]]} at position {bad[0]}; a value may be "
             "missing, its x may not."
         )
     return numbers
 
 
-def _dates(labels: NDArray[Any]) -> NDArray[Any]:
-    """Dates and spans of time that NumPy keeps as objects, as its own; what else there is, as is.
-
-    A time with a zone becomes that of UTC.
-    """
-    if labels.dtype != object or not labels.size:
-        return labels
-    items = labels.ravel().tolist()
-    if all(isinstance(item, (timedelta, np.timedelta64)) for item in items):
-        return labels.astype("timedelta64[us]")
-    if not all(isinstance(item, (date, np.datetime64)) for item in items):
-        return labels
-    return np.array([_without_zone(item) for item in items], "datetime64[us]").reshape(labels.shape)
-
-
-def _without_zone(item: date | np.datetime64) -> date | np.datetime64:
+def _in_utc(item: date | np.datetime64) -> date | np.datetime64:
     if isinstance(item, datetime) and item.tzinfo is not None:
         return item.astimezone(UTC).replace(tzinfo=None)
-    # The NaT of pandas is a date that NumPy cannot read.
-    return item if item == item else np.datetime64("NaT")
+    return item
 
 
 def _outputs(y: ArrayLike) -> NDArray[np.float64]:
@@ -261,38 +249,3 @@ def _outputs(y: ArrayLike) -> NDArray[np.float64]:
             f"position {bad[0].tolist()}."
         )
     return numbers
-
-
-def read_output(cell: str, column: str, where: str) -> float:
-    """The finite number in a cell; NaN where it is missing.
-
-    Raises:
-        ValueError: If it holds something else; with its place.
-    """
-    if cell.lower() in MISSING:
-        return math.nan
-    if not _is_number(cell) and not any(character.isdigit() for character in cell):
-        raise ValueError(
-            f"{where}: {column} must be a number, or missing (an empty cell, NA, NaN or null), got "
-            f"{cell!r}."
-        )
-    value = read_number(cell, column, where)
-    if not math.isfinite(value):
-        raise ValueError(f"{where}: {column} must be finite, or empty, got {cell!r}.")
-    return value
-
-
-def _date(cell: str, column: str, where: str) -> np.datetime64:
-    # A time in a zone may leave the calendar.
-    with suppress(ValueError, OverflowError):
-        moment = datetime.fromisoformat(cell)
-        if moment.tzinfo is not None:
-            return np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
-    # NumPy takes words such as "today" too, and warns of zones.
-    if cell[:1].isdigit():
-        with suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
-            return np.datetime64(cell, "us")
-    raise ValueError(
-        f"{where}: {column} must be a number in every line, or a date such as 1958-03-29 in "
-        f"every line, got {cell!r}."
-    )

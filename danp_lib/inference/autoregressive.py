@@ -151,7 +151,7 @@ def _sample(
     order = draw_rows(torch.rand, count, (num_targets,), generator=for_order, dtype=f64).argsort(1)
     eps = draw_rows(torch.randn, count, (num_targets, 1), generator=for_values, dtype=f64)
     rows = torch.arange(count, device=xt.device)
-    values = torch.zeros_like(xt)
+    values = xt.new_zeros(count, num_targets, 1)
     for step in range(num_targets):
         chosen = order[:, step]
         x = xt[rows, chosen].unsqueeze(1)

@@ -198,7 +198,7 @@ def _clean_points(
         return [task.target.expand(count)] * model.num_levels
     if estimator == "model":
         xs = model.draw_inputs(count, generator=generator, dtype=task.xt.dtype)
-        return [PointSet(x, torch.full_like(x, math.nan)) for x in xs]
+        return [PointSet(x, x.new_full((*x.shape[:-1], 1), math.nan)) for x in xs]
     # Different points of the pool within a sample.
     assert task.pool is not None
     x, y, size = task.pool.x[0], task.pool.y[0], model.config.num_auxiliary
@@ -257,7 +257,7 @@ def _resolve(
     if auxiliary_inputs == "target" or (auxiliary_inputs is None and task.pool is None):
         return "target"
     needed = model.config.num_auxiliary * model.num_levels
-    pool = PointSet.empty() if task.pool is None else task.pool
+    pool = PointSet.empty(dim_x=task.xt.shape[-1]) if task.pool is None else task.pool
     if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danp_lib._config import (
-    STRICTLY_ORDERED,
     Configuration,
     Limit,
     NonNegativeFloat,
@@ -22,7 +21,7 @@ from danp_lib._config import (
     PositiveFloat,
     PositiveInt,
 )
-from danp_lib.data.domain import Grid
+from danp_lib.data.domain import Box, Domain, Grid
 from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
@@ -54,7 +53,8 @@ class ConvNPConfig(Configuration):
     rank 0 the outputs are independent, and nothing changes.
 
     Attributes:
-        domain: Interval that every input must lie in; the grid covers it.
+        domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
+            dimensions; the grid covers it.
         points_per_unit: Grid points per unit of x.
         margin: Distance by which the grid reaches past the domain.
         unet: ``"paper"`` or ``"full-resolution"``.
@@ -70,7 +70,7 @@ class ConvNPConfig(Configuration):
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
     """
 
-    domain: Annotated[tuple[float, float], STRICTLY_ORDERED] = (-2.0, 2.0)
+    domain: Box = (-2.0, 2.0)
     points_per_unit: PositiveInt = 64
     margin: NonNegativeFloat = 0.1
     unet: Literal["paper", "full-resolution"] = "full-resolution"
@@ -87,7 +87,8 @@ class ConvNPConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        farthest = max(map(abs, self.domain))
+        box = self.grid.domain
+        farthest = max(map(abs, (*box.lower, *box.upper)))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:
             raise ValueError(
@@ -99,7 +100,8 @@ class ConvNPConfig(Configuration):
     @property
     def grid(self) -> Grid:
         """The grid of the model."""
-        return Grid(self.domain, self.points_per_unit, self.margin, 2**self.num_layers)
+        domain = Domain.of(self.domain)
+        return Grid(domain, self.points_per_unit, self.margin, 2**self.num_layers)
 
 
 def paper_config(*, rank: int = 64) -> ConvNPConfig:
@@ -131,6 +133,11 @@ class ConvNPCore(nn.Module):
 
     def __init__(self, config: ConvNPConfig, num_sets: int) -> None:
         super().__init__()
+        if config.grid.domain.dim_x != 1:
+            raise ValueError(
+                "domain must have one dimension, as the U-Net has, got "
+                f"{config.grid.domain}; a U-Net of several dimensions is not there yet."
+            )
         self.config = config
         self.num_sets = num_sets
         scale = 1.0 / config.points_per_unit
@@ -249,22 +256,22 @@ class ConvNPCore(nn.Module):
         Raises:
             ValueError: With the argument, its value and what would be right.
         """
-        dtype = self.encoder.log_scale.dtype
+        dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
         inputs = {f"{name}.x": points.x for name, points in sets}
         if xt is not None:
-            if xt.ndim != 3 or xt.shape[-1] != 1:
-                raise ValueError(f"xt must have shape (batch, points, 1), got {tuple(xt.shape)}.")
+            if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
+                raise ValueError(
+                    f"xt must have shape (batch, points, {domain.dim_x}), got {tuple(xt.shape)}."
+                )
             inputs = {"xt": xt, **inputs}
         for name, x in inputs.items():
             if x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
-            if x.shape[-1] != 1:
-                raise ValueError(f"{name} must have one input dimension, got {x.shape[-1]}.")
         if xt is not None:
-            self.config.grid.check("xt", xt)
+            domain.check("xt", xt)
         for name, points in sets:
             points.check(name)
-            self.config.grid.check(f"{name}.x", points.x, points.mask)
+            domain.check(f"{name}.x", points.x, points.mask)
         sizes = {name.removesuffix(".x"): len(x) for name, x in inputs.items()}
         if len(set(sizes.values()) - {1}) > 1:
             raise ValueError(f"the batch sizes must agree (or be 1), got {sizes}.")
@@ -299,9 +306,9 @@ class NeuralProcess(nn.Module, ABC):
         return self.core.num_sets - 1
 
     @property
-    def domain(self) -> tuple[float, float]:
-        """The interval that inputs must lie in."""
-        return self.core.config.domain
+    def domain(self) -> Domain:
+        """The box that inputs must lie in."""
+        return self.core.config.grid.domain
 
     def level_predictive(self, batch: MaskedTask) -> LowRankNormal:
         """The predictive of the batch's targets at its level, without checks, for training."""

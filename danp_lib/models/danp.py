@@ -11,7 +11,7 @@ from torch import Tensor
 
 from danp_lib._config import Configuration, NonNegativeInt, PositiveInt, check_at_least
 from danp_lib._random import draw_rows, spawn
-from danp_lib.data.noising import Beta, NoiseSchedule, mask_levels
+from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
@@ -128,9 +128,7 @@ class DANP(NeuralProcess):
             ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
                 not fit, a value is not finite, or an input is off the model's domain.
         """
-        # A true, a float or a tensor would pass for a number and then select something else.
-        if type(level) is not int or not 0 <= level <= self.num_levels:
-            raise ValueError(f"level must be an int in 0..{self.num_levels}, got {level!r}.")
+        level = check_level(level, self.num_levels)
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
@@ -143,7 +141,8 @@ class DANP(NeuralProcess):
     @torch.no_grad()
     def encode(self, context: PointSet) -> EncodedContext:
         """Encode contexts and compute the noisiest level's features, one U-Net pass each."""
-        nothing = PointSet.empty(dtype=context.x.dtype, device=context.x.device)
+        x = context.x
+        nothing = PointSet.empty(dim_x=x.shape[-1], dtype=x.dtype, device=x.device)
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
         return EncodedContext(context, encoding, self.core.features(encoding))
 
@@ -183,11 +182,10 @@ class DANP(NeuralProcess):
     def draw_inputs(
         self, num_samples: int, *, generator: torch.Generator, dtype: torch.dtype
     ) -> Tensor:
-        """Uniform inputs for the levels 1 to F, ``(levels, samples, num_auxiliary, 1)``."""
-        lower, upper = self.domain
-        shape = (self.num_levels, self.config.num_auxiliary, 1)
+        """Uniform inputs for the levels 1 to F, ``(levels, samples, num_auxiliary, dim_x)``."""
+        shape = (self.num_levels, self.config.num_auxiliary, self.domain.dim_x)
         unit = draw_rows(torch.rand, num_samples, shape, generator=generator, dtype=dtype)
-        return (lower + (upper - lower) * unit).transpose(0, 1)
+        return self.domain.from_unit(unit).transpose(0, 1)
 
     def draw_noise(
         self, num_samples: int, num_points: int, *, generator: torch.Generator

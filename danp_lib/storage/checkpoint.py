@@ -1,9 +1,9 @@
 """Models in files: the weights, with all that is needed to use them.
 
 A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (the model's name),
-``config``, ``generator`` (the prior that the model was trained on), ``provenance`` (free fields),
-each of the last three as JSON, and ``sha256``: the SHA-256 of the whole file with the 64 digits of
-this field set to 0, so that a change of any byte shows.
+``config``, ``generator`` (name and configuration of what the model was trained on), ``provenance``
+(free fields), each of the last three as JSON, and ``sha256``: the SHA-256 of the whole file with
+the 64 digits of this field set to 0, so that a change of any byte shows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,15 @@ class CheckpointHeader:
     Attributes:
         model: Name of the model.
         config: Its configuration, a frozen dataclass.
-        task_generator: The prior that it was trained on, or ``None`` where that was not recorded.
+        generator: ``name`` and ``config`` of what it was trained on, as JSON holds them, or
+            ``None`` where that was not recorded.
+        task_generator: The same, made anew; ``None`` where no class of that name is known.
         provenance: Free fields.
     """
 
     model: str
     config: Any
+    generator: dict[str, Any] | None
     task_generator: TaskGenerator | None
     provenance: dict[str, Any]
 
@@ -65,15 +68,16 @@ def save_checkpoint(
     Args:
         path: The file, by custom ``.safetensors``.
         model: A model of a registered class, on any device.
-        task_generator: The prior that it was trained on, if it is one of the library's three; a
-            checkpoint of another cannot be loaded with it.
+        task_generator: What it was trained on, a prior of one's own included: its name and its
+            configuration are kept; see :func:`read_header`.
         scaling: From the units of the data that it was trained on to the model's; see
             :func:`load_scaling`.
         provenance: Further fields, to be kept as JSON.
 
     Raises:
-        ValueError: If the model's class is not registered, the prior is another, a weight is not a
-            finite float32, or the scaling is in the provenance too.
+        ValueError: If the model's class is not registered, a prior of one's own goes by the name of
+            one of the library's, a weight is not a finite float32, or the scaling is in the
+            provenance too.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
@@ -81,11 +85,11 @@ def save_checkpoint(
             f"model must be of a registered class ({', '.join(MODELS)}), got "
             f"{type(model).__name__} with the name {name!r}."
         )
-    if task_generator is not None and task_generator.name not in GENERATORS:
+    kind = type(task_generator)
+    if task_generator is not None and GENERATORS.get(task_generator.name, kind) is not kind:
         raise ValueError(
-            f"task_generator must be one of {', '.join(GENERATORS)}, which a checkpoint can be "
-            f"loaded with, got {task_generator.name!r}; leave it out, and say in the provenance "
-            "what the model was trained on."
+            f"task_generator must have a name of its own, got {task_generator.name!r}, which is "
+            f"taken; set another as `name` of the class {kind.__name__}."
         )
     fields = dict(provenance or {})
     if scaling is not None:
@@ -116,14 +120,21 @@ def save_checkpoint(
     write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
 
 
-def read_header(path: str | os.PathLike[str]) -> CheckpointHeader:
+def read_header(
+    path: str | os.PathLike[str], *, task_generators: Iterable[type[TaskGenerator]] = ()
+) -> CheckpointHeader:
     """Read what a checkpoint says about itself.
+
+    Args:
+        path: The file.
+        task_generators: Classes of one's own that the model may have been trained on; the library's
+            priors are known without. Where the file names another, ``task_generator`` is ``None``.
 
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If the file is not a checkpoint, or was changed.
     """
-    return _read(Path(path))[0]
+    return _read(Path(path), task_generators)[0]
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
@@ -180,7 +191,9 @@ def load_scaling(path: str | os.PathLike[str]) -> Scaling:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
+def _read(
+    path: Path, task_generators: Iterable[type[TaskGenerator]] = ()
+) -> tuple[CheckpointHeader, dict[str, Tensor]]:
     """The header and the tensors, once every byte is known to be as it was written."""
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint at {path}.")
@@ -219,22 +232,21 @@ def _read(path: Path) -> tuple[CheckpointHeader, dict[str, Tensor]]:
         )
     try:
         config = from_dict(config_class(name), json.loads(metadata["config"]), name="config")
-        generator = _generator(json.loads(metadata["generator"]))
+        generator = json.loads(metadata["generator"])
+        task_generator = _task_generator(generator, task_generators)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
     provenance = json.loads(metadata["provenance"])
-    return CheckpointHeader(name, config, generator, provenance), load(data)
+    return CheckpointHeader(name, config, generator, task_generator, provenance), load(data)
 
 
-def _generator(values: Any) -> TaskGenerator | None:
+def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGenerator | None:
     if values is None:
         return None
-    if not isinstance(values, Mapping):
-        raise ValueError(f"generator must be null or an object, got {values!r}.")
-    name = values.get("name")
-    if name not in GENERATORS:
-        raise ValueError(f"generator.name must be one of {', '.join(GENERATORS)}, got {name!r}.")
-    return from_dict(GENERATORS[name], values.get("config"), name="generator.config")
+    if not isinstance(values, Mapping) or not isinstance(values.get("config"), Mapping):
+        raise ValueError(f"generator must be null or hold name and config, got {values!r}.")
+    known = {cls.name: cls for cls in (*own, *GENERATORS.values())}.get(str(values.get("name")))
+    return None if known is None else from_dict(known, values["config"], name="generator.config")
 
 
 def _dumps(value: Any) -> str:

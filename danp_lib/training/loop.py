@@ -142,9 +142,9 @@ def _record(state: RunState, meter: Meter, validation: list[list[MaskedTask]] | 
 
 def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
     """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
-    # One point of two dimensions, so that the message shows both ends.
-    ends = torch.tensor([[task_generator.domain]], dtype=torch.float64)
-    model.core.config.grid.check("the domain of task_generator", ends)
+    theirs = task_generator.box
+    corners = torch.tensor([theirs.lower, theirs.upper], dtype=torch.float64)
+    model.domain.check(f"the domain of task_generator, {theirs},", corners)
     if model.num_levels > 0 and model.config.num_auxiliary != config.batch.num_targets:
         raise ValueError(
             "num_auxiliary of the model must be num_targets of the batches, the points of every "

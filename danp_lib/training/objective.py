@@ -56,16 +56,19 @@ def draw_batch(
     task_generator: TaskGenerator,
     config: BatchConfig,
     *,
-    levels: Tensor | None = None,
+    levels: int | Tensor | None = None,
     generator: torch.Generator,
 ) -> MaskedTask:
     """Draw a masked batch for a model; for one without levels, a plain one.
+
+    A level drawn for the whole batch on a CPU becomes an int, by which the model computes what that
+    level needs alone. A GPU is not waited for: there the levels stay a tensor.
 
     Args:
         model: The model.
         task_generator: The prior over functions.
         config: The batch.
-        levels: Each task's level, ``(batch,)``; drawn where left out.
+        levels: One level, or each task's, ``(batch,)``; drawn where left out.
         generator: Source of randomness.
     """
     if model.num_levels == 0:
@@ -86,6 +89,8 @@ def draw_batch(
     )
     if levels is None:
         levels = draw_levels(model.num_levels, config, generator=generator)
+        if config.level_per == "batch" and levels.device.type == "cpu":
+            levels = int(levels[0])
     return augmented.masked(levels)
 
 
@@ -173,10 +178,9 @@ def draw_validation_batches(
     generator: torch.Generator,
 ) -> list[list[MaskedTask]]:
     """Fixed batches to validate on, ``num_batches`` for each level."""
-    everyone = torch.ones(config.batch_size, dtype=torch.long, device=generator.device)
     return [
         [
-            draw_batch(model, task_generator, config, levels=level * everyone, generator=generator)
+            draw_batch(model, task_generator, config, levels=level, generator=generator)
             for _ in range(num_batches)
         ]
         for level in range(model.num_levels + 1)

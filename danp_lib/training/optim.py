@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from danp_lib._config import checked
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
@@ -62,14 +62,37 @@ def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: JitterSched
     return float(jitter * (VARIANCE_FLOOR / jitter) ** (step / num_steps))
 
 
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients a, b, c of the iteration (Jordan et al., 2024)."""
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    r"""Matrices with all singular values moved close to 1, by five steps of Newton and Schulz.
+
+    Each step is :math:`X \leftarrow (a + b X X^\top + c (X X^\top)^2) X`, starting at the matrix
+    divided by its Frobenius norm.
+
+    Args:
+        matrices: ``(count, rows, columns)``.
+    """
+    a, b, c = NEWTON_SCHULZ
+    is_tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if is_tall else matrices
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x
+
+
 class KernelMuon:
     """Muon (Jordan et al., 2024) on kernels, each as the matrix of its first dimension by the rest.
 
     That is ``(out, in * size)`` for a convolution and ``(in, out * size)`` for a transposed one.
 
-    :class:`torch.optim.Muon` takes matrices and a learning rate known to the host. Here it works
-    on matrices of zeros, so that what it leaves in them is the step at rate 1; the kernels then
-    move by that times a rate that may live on the GPU, where a captured step can read it.
+    The steps are those of :class:`torch.optim.Muon`, with two differences. Kernels of one shape are
+    computed as one stack of matrices: that takes half the time on a CPU. And the products are in
+    float32, which costs a CPU no more than bfloat16 and is exact to five digits.
 
     Args:
         kernels: Parameters of two or more dimensions.
@@ -80,34 +103,34 @@ class KernelMuon:
     def __init__(
         self, kernels: Iterable[nn.Parameter], *, momentum: float, weight_decay: float = 0.0
     ) -> None:
+        self.momentum = momentum
         self.weight_decay = weight_decay
-        self.kernels = list(kernels)
-        self.matrices = [nn.Parameter(torch.zeros_like(k).flatten(1)) for k in self.kernels]
-        self.muon = torch.optim.Muon(self.matrices, lr=1.0, momentum=momentum, weight_decay=0.0)
+        by_shape: dict[Size, list[Tensor]] = {}
+        for kernel in kernels:
+            by_shape.setdefault(kernel.shape, []).append(kernel)
+        self.stacks = list(by_shape.values())
+        self.momenta = [torch.zeros_like(torch.stack(same).flatten(2)) for same in self.stacks]
+
+    @property
+    def kernels(self) -> list[Tensor]:
+        """All kernels, those of one shape side by side."""
+        return [kernel for same in self.stacks for kernel in same]
 
     @torch.no_grad()
     def step(self, learning_rate: Tensor) -> None:
         """Move the kernels along their gradients.
 
         Args:
-            learning_rate: A scalar on the device of the kernels.
+            learning_rate: A scalar on the device of the kernels, where a captured step reads it.
         """
-        for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
-            assert kernel.grad is not None
-            matrix.zero_()
-            matrix.grad = kernel.grad.flatten(1)
-        self.muon.step()
-        for matrix, kernel in zip(self.matrices, self.kernels, strict=True):
-            kernel.mul_(1.0 - learning_rate * self.weight_decay)
-            kernel.add_(matrix.reshape(kernel.shape) * learning_rate)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The momenta."""
-        return self.muon.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over momenta from :meth:`state_dict`."""
-        self.muon.load_state_dict(state)
+        for same, average in zip(self.stacks, self.momenta, strict=True):
+            # A kernel without a gradient is an error here.
+            gradient = torch.stack([cast(Tensor, kernel.grad) for kernel in same]).flatten(2)
+            average.lerp_(gradient, 1.0 - self.momentum)
+            step = orthogonalized(gradient.lerp_(average, self.momentum))
+            step = step * (-math.sqrt(max(1.0, step.shape[1] / step.shape[2])) * learning_rate)
+            torch._foreach_mul_(same, 1.0 - learning_rate * self.weight_decay)
+            torch._foreach_add_(same, step.unflatten(2, same[0].shape[1:]).unbind())
 
 
 class Optimizer:
@@ -185,27 +208,26 @@ class Optimizer:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The whole state as named tensors."""
-        parts = {"adam": self.adam.state_dict()["state"]}
-        if self.muon is not None:
-            parts["muon"] = self.muon.state_dict()["state"]
-        return {
-            f"{part}.{index}.{name}": value
-            for part, entries in parts.items()
-            for index, entry in entries.items()
+        tensors = {
+            f"adam.{index}.{name}": value
+            for index, entry in self.adam.state_dict()["state"].items()
             for name, value in entry.items()
         }
+        momenta = [] if self.muon is None else self.muon.momenta
+        return tensors | {f"muon.{group}": value for group, value in enumerate(momenta)}
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over a state from :meth:`state_tensors`."""
-        states: dict[str, dict[int, dict[str, Tensor]]] = {"adam": {}, "muon": {}}
+        state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
-            part, index, name = key.split(".")
-            states[part].setdefault(int(index), {})[name] = value
+            part, _, rest = key.partition(".")
+            if part == "adam":
+                index, name = rest.split(".")
+                state.setdefault(int(index), {})[name] = value
         groups = self.adam.state_dict()["param_groups"]
-        self.adam.load_state_dict({"state": states["adam"], "param_groups": groups})
+        self.adam.load_state_dict({"state": state, "param_groups": groups})
         # Loading copies the rate; the one that set_factor writes to must stay in use.
         for group in self.adam.param_groups:
             group["lr"] = self.adam_rate
-        if self.muon is not None:
-            groups = self.muon.state_dict()["param_groups"]
-            self.muon.load_state_dict({"state": states["muon"], "param_groups": groups})
+        for i, momentum in enumerate([] if self.muon is None else self.muon.momenta):
+            momentum.copy_(tensors[f"muon.{i}"])

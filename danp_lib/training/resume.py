@@ -23,7 +23,7 @@ from danp_lib._config import (
     to_dict,
 )
 from danp_lib._files import write_atomically
-from danp_lib.data.generators import GENERATORS, TaskGenerator
+from danp_lib.data.generators import TaskGenerator
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.storage.checkpoint import save_checkpoint
@@ -177,12 +177,11 @@ def save_snapshot(folder: Path, state: RunState) -> None:
     """Write a checkpoint, ``step-1024.safetensors`` and so on, if the step is a power of two."""
     if state.step < FIRST_SNAPSHOT or state.step & (state.step - 1):
         return
-    known = state.task_generator.name in GENERATORS
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(
         folder / f"step-{state.step}.safetensors",
         state.model,
-        task_generator=state.task_generator if known else None,
+        task_generator=state.task_generator,
         provenance=state.description() | {"steps": state.step},
     )
 

@@ -120,7 +120,10 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Help and mistakes
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "benchmark", "table", "predict", "info"])
+COMMANDS = ("train", "evaluate", "benchmark", "table", "predict", "info", "export")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_and_gives_an_example(command: str) -> None:
     text = good(command, "--help")
     assert f"danp {command} " in text.partition("Example")[2]
@@ -827,3 +830,17 @@ def test_another_run_in_the_folder_is_refused(
     assert "another run" in line
     assert difference in line
     assert {path.name: path.read_bytes() for path in (tiny / "run").iterdir()} == old
+
+
+def test_export_writes_a_page(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("wasmtime")
+    path, folder = checkpoints["danp"], tmp_path / "page"
+    result = danp("export", "--web", path, "--out", folder)
+    assert result.exit_code == 0
+    names = {"index.html", "danp-live.js", f"{path.stem}.js"}
+    assert {file.name for file in folder.iterdir()} == names
+    assert all(name in result.stderr for name in names)
+    refused = danp("export", "--web", checkpoints["convgnp"], "--out", tmp_path / "other")
+    assert refused.exit_code == 2
+    assert "model must be a DANP" in refused.stderr
+    assert not (tmp_path / "other").exists()

@@ -10,9 +10,9 @@ from torch import Tensor
 from danp_lib.data.generators import (
     GENERATORS,
     GaussianProcess,
+    Prior,
     Sawtooth,
     SquareWave,
-    TaskGenerator,
 )
 
 
@@ -30,7 +30,7 @@ def kolmogorov_smirnov(sample: Tensor) -> float:
 class GeneratorContract:
     """Inherited by one test class a generator."""
 
-    make: type[TaskGenerator]
+    make: type[Prior]
     repeat_tolerance = 0.0
     """How far two values at the same input may lie apart."""
 
@@ -79,6 +79,13 @@ class GeneratorContract:
         ((x, y),) = drawn
         assert torch.equal(torch.cat([task.xc, task.xt, task.pool.x], dim=1), x)
         assert torch.equal(torch.cat([task.yc, task.yt, task.pool.y], dim=1), y)
+
+    def test_several_sets_of_targets_stand_one_after_another(self) -> None:
+        sizes: dict[str, Any] = {"context_size": 2, "pool_size": 3}
+        sets = self.make().sample_task(4, **sizes, num_targets=5, num_sets=3, generator=rng())
+        one = self.make().sample_task(4, **sizes, num_targets=15, generator=rng())
+        assert torch.equal(sets.xt, one.xt)
+        assert torch.equal(sets.yt, one.yt)
 
     def test_context_sizes_are_uniform_on_the_inclusive_range(self) -> None:
         sizes = self.make().sample_task(3100, num_targets=0, generator=rng()).context.sizes
@@ -241,6 +248,12 @@ def test_frequencies_that_are_no_range_are_refused(
         wave(frequency=frequency)
 
 
+@pytest.mark.parametrize("wave", [Sawtooth, SquareWave])
+def test_waves_have_one_input(wave: type[Sawtooth | SquareWave]) -> None:
+    with pytest.raises(ValueError, match=r"^domain must be \(lower, upper\).*one input"):
+        wave(domain=((-2.0, 2.0), (-2.0, 2.0)))
+
+
 class TestGaussianProcess(GeneratorContract):
     make = GaussianProcess
     repeat_tolerance = 6 * math.sqrt(2e-8)  # the jitter is independent at each point
@@ -265,6 +278,22 @@ class TestGaussianProcess(GeneratorContract):
         assert (y.mean(dim=0).abs() < 5 / n**0.5).all()
         error = ((1 + kernel.square()) / n).sqrt()
         assert ((y.T.cov() - kernel).abs() < 5 * error).all()
+
+    def test_tasks_of_two_input_dimensions(self) -> None:
+        prior = GaussianProcess(length_scale=0.5, domain=((-2.0, 2.0), (0.0, 1.0)))
+        task = prior.sample_task(500, context_size=1, num_targets=1, pool_size=3, generator=rng())
+        assert task.pool is not None
+        for points in (task.context, task.target, task.pool):
+            assert points.x.shape[-1] == 2
+            assert prior.box.contains(points.x).all()
+        # The correlation of two outputs is the kernel: here, of near and of far pairs.
+        squared = (task.xc - task.xt).square().sum(dim=-1)
+        expected = torch.exp(-squared / (2 * 0.5**2))
+        products = (task.yc * task.yt).squeeze(-1)
+        near = squared < 0.5**2
+        for pairs in (near, ~near):
+            n = int(pairs.sum())
+            assert abs((products - expected)[pairs].mean()) < 5 * (2 / n) ** 0.5
 
     def test_two_hundred_inputs_are_not_too_many(self) -> None:
         y = GaussianProcess().sample_task(16, num_targets=200, generator=rng()).yt

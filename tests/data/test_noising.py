@@ -4,14 +4,15 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from danp_lib.data.generators import GaussianProcess, Sawtooth, SquareWave, TaskGenerator
-from danp_lib.data.noising import NoiseSchedule, mask_levels, sample_augmented_task
+from danp_lib.data.generators import GaussianProcess, Prior, Sawtooth, SquareWave
+from danp_lib.data.noising import NoiseSchedule, check_level, mask_levels, sample_augmented_task
 from danp_lib.data.points import PointSet
 
 TABLE_2 = [("sawtooth", 0.02, 3, 0.08526), ("square", 0.06, 3, 0.153), ("gp", 0.08, 2, 0.2115)]
@@ -75,7 +76,7 @@ class TestSchedule:
         with pytest.raises(ValueError, match=f"^num_levels .*{num_levels}"):
             NoiseSchedule(0.1, num_levels)
 
-    @pytest.mark.parametrize("level", [-1, 4])
+    @pytest.mark.parametrize("level", [-1, 4, 1.0, True])
     def test_a_level_that_is_none_is_refused(self, level: int) -> None:
         schedule = NoiseSchedule(0.1, 3)
         y = torch.zeros(1)
@@ -87,6 +88,12 @@ class TestSchedule:
         ):
             with pytest.raises(ValueError, match=rf"^level .*0\.\.3.*{level}"):
                 call()
+
+    def test_a_level_may_be_numpys(self) -> None:
+        schedule = NoiseSchedule(0.1, 3)
+        level: Any = np.int64(2)
+        assert schedule.variance(level) == schedule.variance(2)
+        assert type(check_level(level, 3)) is int
 
     def test_level_zero_is_the_data(self) -> None:
         schedule = NoiseSchedule(0.3, 2)
@@ -148,7 +155,7 @@ class TestClosedForm:
 class TestAugmentedTask:
     schedule = NoiseSchedule(0.2, 2)
 
-    def test_shapes(self, make: type[TaskGenerator], shared: bool) -> None:
+    def test_shapes(self, make: type[Prior], shared: bool) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 3, num_targets=7, shared_inputs=shared, generator=rng()
         )
@@ -159,9 +166,7 @@ class TestAugmentedTask:
             assert points.x.dtype == points.y.dtype == torch.float32
             assert points.mask.all()
 
-    def test_inputs_are_shared_or_all_different(
-        self, make: type[TaskGenerator], shared: bool
-    ) -> None:
+    def test_inputs_are_shared_or_all_different(self, make: type[Prior], shared: bool) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 2, shared_inputs=shared, generator=rng(), dtype=torch.float64
         )
@@ -170,7 +175,7 @@ class TestAugmentedTask:
         assert distinct == (50 if shared else 150)
 
     def test_levels_are_one_function_noised(
-        self, make: type[TaskGenerator], shared: bool, monkeypatch: pytest.MonkeyPatch
+        self, make: type[Prior], shared: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         drawn: list[tuple[Tensor, Tensor]] = []
         original = make.sample_outputs
@@ -205,7 +210,7 @@ class TestAugmentedTask:
                 assert_moments(noise, 0.0, self.schedule.variance(level))
 
     def test_shared_levels_are_a_chain_and_independent_ones_are_not(
-        self, make: type[TaskGenerator], shared: bool
+        self, make: type[Prior], shared: bool
     ) -> None:
         task = sample_augmented_task(
             make(), self.schedule, 400, shared_inputs=shared, generator=rng(), dtype=torch.float64
@@ -218,7 +223,7 @@ class TestAugmentedTask:
             assert residual.var() > 2 * self.schedule.beta**2
 
     def test_the_generator_determines_it_and_the_global_one_is_left_alone(
-        self, make: type[TaskGenerator], shared: bool
+        self, make: type[Prior], shared: bool
     ) -> None:
         before = torch.get_rng_state()
         first, again = (
@@ -256,6 +261,10 @@ class TestMasks:
         kept = [bool(points.mask.all()) for points in masked.auxiliary]
         shown = [bool(points.mask.any()) for points in masked.auxiliary]
         assert kept == shown == [f > level for f in (1, 2, 3)]
+        numpys: Any = np.int64(level)
+        again = task.masked(numpys)
+        assert again.target is masked.target
+        assert [bool(points.mask.any()) for points in again.auxiliary] == kept
 
     def test_a_level_a_task_is_the_tasks_masked_one_by_one(self) -> None:
         task = self.augmented()

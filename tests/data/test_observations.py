@@ -164,6 +164,9 @@ class TestWindows:
             cut_windows(one, 1.0)
         with pytest.raises(ValueError, match="series must increase"):
             cut_windows(one.concat(one), 1.0)
+        plane = PointSet(torch.zeros(1, 5, 2), torch.zeros(1, 5, 1))
+        with pytest.raises(ValueError, match=r"^series .*one input.*\(1, 5, 2\)"):
+            cut_windows(plane, 1.0)
 
 
 class TestTasks:
@@ -182,10 +185,12 @@ class TestTasks:
         number_at = {float(y): row for row in range(5) for y in table.y[row][table.mask[row]]}
         real = (part[table.mask].flatten().tolist() for part in (table.y, table.x))
         place_of = dict(zip(*real, strict=True))
-        given_sets, sets = Observations(table=table).sample_sets(
+        task = Observations(table=table).sample_task(
             4, context_size=context, num_targets=targets, num_sets=levels, generator=rng(seed)
         )
-        assert len(sets) == levels
+        given_sets = task.context
+        pairs = (p.unflatten(1, (levels, targets)).unbind(1) for p in (task.xt, task.yt))
+        sets = [PointSet(x, y) for x, y in zip(*pairs, strict=True)]
         assert ((given_sets.sizes >= context[0]) & (given_sets.sizes <= context[1])).all()
         for row in range(4):
             parts = [points[row].compact() for points in (given_sets, *sets)]
@@ -261,7 +266,6 @@ class TestTasks:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"pool_size": 3}, "^pool_size .*3"),
             ({"context_size": (0, 8), "num_targets": 5}, "13 points.*12"),
             ({"context_size": (3, 2)}, r"^context_size .*\(3, 2\)"),
             ({"batch_size": 0}, "^batch_size .*0"),
@@ -280,8 +284,23 @@ class TestTasks:
             Observations(table=table.masked_where(torch.arange(5) > 0))
         with pytest.raises(ValueError, match=r"^table\.y"):
             Observations(table=PointSet(table.x, table.y * math.inf))
-        with pytest.raises(ValueError, match="x of one's choice"):
-            Observations(table=table).sample_outputs(table.x, generator=rng())
+        with pytest.raises(ValueError, match=r"^table\.x .*dimension.* 1, got 2"):
+            Observations(table=PointSet(table.x.expand(-1, -1, 2), table.y))
+
+    def test_it_offers_nothing_that_it_cannot_do(self) -> None:
+        prior: Any = Observations(table=table_of())
+        assert not hasattr(prior, "sample_outputs")
+        with pytest.raises(TypeError, match="pool_size"):
+            prior.sample_task(2, num_targets=3, pool_size=3, generator=rng())
+
+    def test_points_of_two_dimensions_stay_whole(self) -> None:
+        x = torch.rand(4, 9, 2, generator=rng(1))
+        table = PointSet(x, x[..., :1] + 10 * x[..., 1:])
+        prior = Observations(table=table, domain=((0.0, 1.0), (0.0, 1.0)))
+        task = prior.sample_task(6, context_size=4, num_targets=5, generator=rng())
+        for points in (task.context, task.target):
+            assert points.x.shape[-1] == 2
+            assert torch.equal(points.y, points.x[..., :1] + 10 * points.x[..., 1:])
 
     def test_it_is_described_by_plain_values_that_tell_tables_apart(self) -> None:
         table = table_of(missing=0.2)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib._config import from_dict, to_dict
+from danp_lib.data.domain import Domain
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -39,7 +40,7 @@ def test_what_is_scaled_comes_back(scaling: Scaling, seed: int) -> None:
     there = scaling.apply(points, dtype=torch.float64)
     back = scaling.invert(there)
     # The offsets take digits away.
-    size = max(abs(scaling.x_offset), abs(scaling.y_offset), 100.0)
+    size = max(abs(cast(float, scaling.x_offset)), abs(scaling.y_offset), 100.0)
     torch.testing.assert_close(back.x, points.x, rtol=0, atol=1e-13 * size)
     torch.testing.assert_close(back.y, points.y, rtol=0, atol=1e-13 * size)
     assert torch.equal(back.mask, points.mask)
@@ -106,9 +107,36 @@ def test_masked_points_have_no_part(seed: int) -> None:
     assert Scaling.fit(first) == Scaling.fit(second)
 
 
+def plane_table() -> PointSet:
+    x = torch.rand(3, 20, 2, generator=torch.Generator().manual_seed(0))
+    return PointSet(x * torch.tensor([10.0, 0.5]) + torch.tensor([1990.0, 3.0]), x[..., :1])
+
+
+def test_every_input_dimension_has_its_own_map() -> None:
+    table = plane_table()
+    box = ((-2.0, 2.0), (0.0, 7.0))
+    scaling = Scaling.fit(table, domain=box)
+    own = scaling.apply(table, dtype=torch.float64)
+    for axis, (low, high) in enumerate(box):
+        ends = own.x[..., axis].aminmax()
+        assert float(ends.min) == pytest.approx(low, abs=1e-9)
+        assert float(ends.max) == pytest.approx(high)
+        alone = Scaling.fit(PointSet(table.x[..., axis : axis + 1], table.y), domain=(low, high))
+        one = alone.inputs(table.x[..., axis : axis + 1], dtype=torch.float64)
+        assert torch.equal(one, own.x[..., axis : axis + 1])
+    torch.testing.assert_close(scaling.invert(own).x, table.x.double())
+    data = scaling.data_domain(Domain.of(box))
+    flat = table.x.flatten(0, 1).double()
+    assert data.lower == pytest.approx(flat.amin(dim=0).tolist())
+    assert data.upper == pytest.approx(flat.amax(dim=0).tolist())
+
+
 def test_it_travels_as_json() -> None:
     scaling = Scaling.fit(draw_set(2, 9, 4))
-    assert from_dict(Scaling, json.loads(json.dumps(to_dict(scaling)))) == scaling
+    assert isinstance(to_dict(scaling)["x_unit"], float)
+    plane = Scaling.fit(plane_table(), domain=((0.0, 1.0), (0.0, 1.0)))
+    for made in (scaling, plane):
+        assert from_dict(Scaling, json.loads(json.dumps(to_dict(made)))) == made
 
 
 def test_points_are_scaled_before_they_are_rounded() -> None:
@@ -138,5 +166,7 @@ def test_a_table_that_gives_no_map_is_refused() -> None:
         Scaling.fit(PointSet.empty())
     with pytest.raises(ValueError, match=r"^x_range .*\(3.0, 3.0\)"):
         Scaling.fit(PointSet(x, x), x_range=(3.0, 3.0))
+    with pytest.raises(ValueError, match=r"^x_range and domain .*dimension of table, 2"):
+        Scaling.fit(plane_table())
     with pytest.raises(ValueError, match=r"^table\.y"):
         Scaling.fit(PointSet(x, torch.full_like(x, math.nan)))

@@ -1,18 +1,21 @@
 """Tables out of arrays, pandas, xarray and CSV files."""
 
 import math
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import from_arrays, from_csv, from_labelled
+from danp_lib.data.tables import from_arrays, from_csv, from_labelled, read_numbers
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 X = [0.0, 0.5, 2.0, 2.25]
@@ -87,7 +90,7 @@ class TestArrays:
             ([0, 1], [1, 2, 3], r"^x .*\(2,\) and \(3,\)"),
             (["a", "b"], [1, 2], "^x .*'a'"),
             (np.array([1, 2], "m8[D]"), [1, 2], r"^x .*timedelta64\[D\]"),
-            ([timedelta(1), timedelta(2)], [1, 2], "^x .*timedelta64"),
+            ([timedelta(1), timedelta(2)], [1, 2], "^x .*timedelta"),
             ([date(2001, 1, 1), 2002], [1, 2], "^x .*object"),
             ([0, 1], ["a", "b"], "^y .*<U1"),
             ([0, 1], [1, math.inf], r"^y .*inf at position \[1\]"),
@@ -102,7 +105,6 @@ class TestArrays:
 
 class TestLabelled:
     def test_pandas(self) -> None:
-        pd: Any = pytest.importorskip("pandas")
         series = pd.Series(Y, index=X)
         assert_is_the_example(from_labelled(series))
         assert_is_the_example(from_labelled(series.to_frame().T))
@@ -115,7 +117,6 @@ class TestLabelled:
             from_labelled(by_column)
 
     def test_pandas_dates_and_periods(self) -> None:
-        pd: Any = pytest.importorskip("pandas")
         days = pd.date_range("2001-01-01", periods=4, freq="MS")
         expected = from_arrays(days.to_numpy(), Y).x.flatten().tolist()
         assert expected[0] == pytest.approx(2001.0, abs=0.01)
@@ -144,7 +145,6 @@ class TestLabelled:
     def test_what_is_neither_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"^data .*list"):
             from_labelled(Y)
-        pd: Any = pytest.importorskip("pandas")
         with pytest.raises(ValueError, match=r"^y "):
             from_labelled(pd.Series(["a", "b"], index=[0.0, 1.0]))
         with pytest.raises(ValueError, match=r"^x .*JAN"):
@@ -177,17 +177,21 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("", "a.csv is empty"),
+            ("", "a.csv must be a CSV file"),
+            ("\n\n", "a.csv must be a CSV file.*empty"),
             ("t,y\n0,1\n", "line 1: .*'x'"),
             ("x,x,y\n0,0,1\n", "line 1: .*'x'"),
             ("x,y\n0,1\n1\n", "line 3: .*1"),
             ("x,y\n0,1\n1,high\n", "line 3: y .*'high'"),
             ("x,y\n0,1\n1,N/A\n", "line 3: y .*'N/A'"),
             ("x,y\n0,1\n1,2_5\n", "line 3: y .*'2_5'"),
-            ('x,y\n0,1\n1,"2,5"\n', "line 3: y .*'2,5'.*decimal point"),
+            ('x,y\n0,1\n1,"2,5"\n', "line 3: y .*decimal point.*'2,5'"),
+            ('x,y,note\n0,1,"two\nlines"\n\n1,high,\n', "line 5: y .*'high'"),
+            ("x,y\n0,1\n1,2,3\n", "a.csv .*line 3"),
+            ("x,y\n0,1\n1,1e39\n", "line 3: y .*'1e39'"),
             ("x\ty\n0\t1\n", "line 1: .*'x'.*commas"),
             ("x,y\ntoday,1\nnow,2\n", "line 2: x .*'today'"),
-            ("x,y\n0001-01-01T00:00+02:00,1\n", "line 2: x .*'0001-01-01"),
+            ("x,y\n2001-02-30,1\n", "line 2: x .*'2001-02-30'"),
             ("x,y\n2001-01-01T00:00 UTC,1\n", "line 2: x .*UTC'"),
             ("x,y\n10,1\n20,2\n2001-01-01,3\n", "line 4: x .*'2001-01-01'"),
             ("x,y\n0,1\n1,inf\n", "line 3: y .*'inf'"),
@@ -204,5 +208,21 @@ class TestCsv:
             from_csv(write(tmp_path / "a.csv", text))
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError, match=r"a\.csv"):
             from_csv(tmp_path / "a.csv")
+
+    @given(st.lists(st.floats(-3e38, 3e38), min_size=2, max_size=20))
+    @property_test
+    def test_numbers_are_read_to_the_bit(self, values: list[float]) -> None:
+        cells = pd.Series([repr(value) for value in values], dtype=object, name="y")
+        assert read_numbers(cells).tolist() == values
+
+    def test_pandas_is_needed_for_files_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        assert_is_the_example(from_arrays(X, Y))
+        with pytest.raises(ModuleNotFoundError, match=r"danp_lib\[tables\]"):
+            from_csv(write(tmp_path / "a.csv", "x,y\n0,1\n1,2\n"))
+        loaded = "import sys, danp_lib.cli.main; sys.exit('pandas' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0

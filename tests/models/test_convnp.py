@@ -193,7 +193,7 @@ def test_float32_agrees_with_float64() -> None:
         ({"factor_divisor": -1.0}, "a finite number > 0"),
         ({"conditioned": 1}, "true or false"),
         ({"domain": (1.0, 1.0)}, "with lower < upper"),
-        ({"domain": (1.0,)}, "with lower < upper"),
+        ({"domain": (1.0,)}, "a list of 2"),
         ({"domain": (1e5, 1e5 + 4.0)}, "within"),
     ],
 )

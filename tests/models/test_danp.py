@@ -313,10 +313,19 @@ class TestErrors:
     context, xt = draw_set(1, 5, 0), draw_set(1, 4, 1).x
     sets = tuple(draw_set(1, 4, seed) for seed in (2, 3, 4))
 
-    @pytest.mark.parametrize("level", [-1, 4, True, 1.0, np.int64(0), torch.tensor(0)])
+    @pytest.mark.parametrize("level", [-1, 4, np.int64(4), True, 1.0, torch.tensor(0)])
     def test_level(self, level: Any) -> None:
         with pytest.raises(ValueError, match=rf"^level .*{re.escape(repr(level))}"):
             self.model(self.context, self.sets, self.xt, level)
+
+    def test_a_level_may_be_numpys(self) -> None:
+        for level in range(4):
+            ours, numpys = (
+                self.model(self.context, self.sets, self.xt, index)
+                for index in (level, np.int64(level))
+            )
+            assert torch.equal(ours.mean, numpys.mean)
+            assert torch.equal(ours.variance, numpys.variance)
 
     def test_number_of_auxiliary_sets(self) -> None:
         with pytest.raises(ValueError, match=r"^auxiliary .*2 sets"):

@@ -93,7 +93,7 @@ def pair(nps: ModuleType, model: str, dtype: torch.dtype) -> tuple[Any, ConvNPCo
 
     class OurGrid(nn.Module):
         def forward(self, *inputs: Any, **options: Any) -> Tensor:
-            return ours.grid.expand(3, 1, -1)
+            return ours.grid.mT.expand(3, 1, -1)
 
     theirs.encoder.disc = OurGrid()
     return theirs, ours

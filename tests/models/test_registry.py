@@ -8,6 +8,7 @@ import pytest
 import torch
 from contracts import assert_same, draw_set, seeded, small_config
 
+from danp_lib.data.domain import Domain
 from danp_lib.data.noising import AugmentedTask
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
@@ -38,7 +39,7 @@ class TestProtocol:
         assert isinstance(model.config, config_class(name))
         assert model.name == name
         assert model.num_levels == (2 if name == "danp" else 0)
-        assert model.domain == DOMAIN
+        assert model.domain == Domain.of(DOMAIN)
 
     def test_conditioned_once_it_predicts_as_ever(self, name: str) -> None:
         model, context, xt = small(name), draw_set(2, 5, 0), draw_set(2, 4, 1).x

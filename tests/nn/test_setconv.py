@@ -1,4 +1,4 @@
-"""Grids and set convolutions."""
+"""Set convolutions."""
 
 from __future__ import annotations
 
@@ -11,76 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from danp_lib.data.domain import Grid
+from danp_lib.data.domain import Domain, Grid
 from danp_lib.data.points import PointSet
 from danp_lib.nn.setconv import DENSITY_EPSILON, SetConvDecoder, SetConvEncoder
 
-GRID = Grid((-2.0, 2.0), 8, 0.25, 4).points()
+GRID = Grid(Domain.of((-2.0, 2.0)), 8, 0.25, 4).points()
+PLANE = Grid(Domain.of(((-2.0, 2.0), (-1.0, 1.0))), 4, 0.25, 1).points()
 seeds = st.integers(0, 2**32)
-
-
-class TestGrid:
-    @given(
-        st.floats(-10.0, 10.0),
-        st.floats(0.1, 10.0),
-        st.integers(1, 64),
-        st.floats(0.0, 1.0),
-        st.sampled_from([1, 2, 8, 64]),
-    )
-    def test_covers_the_domain_evenly(
-        self, lower: float, width: float, density: int, margin: float, multiple: int
-    ) -> None:
-        grid = Grid((lower, lower + width), density, margin, multiple)
-        points = grid.points()
-        assert points.dtype == torch.float64
-        assert len(points) == grid.num_points
-        assert len(points) % multiple == 0
-        steps = points.diff()
-        torch.testing.assert_close(steps, torch.full_like(steps, 1 / density))
-        # The number of points is counted to a millionth of a step.
-        assert points[0] <= lower - margin + 1e-6
-        assert points[-1] >= lower + width + margin - 1e-6
-        assert points[0] > lower - margin - (multiple + 1) / density
-        torch.testing.assert_close((points[0] + points[-1]).item() / 2, lower + width / 2)
-
-    def test_of_the_paper(self) -> None:
-        grid = Grid((-2.0, 2.0), 64, 0.1, 64)
-        assert grid.num_points == 320
-        assert grid.points()[0] == -319 / 128
-
-    @given(st.integers(-640, 640).map(lambda n: n / 64))
-    def test_moves_with_its_domain(self, shift: float) -> None:
-        moved = Grid((shift - 2.0, shift + 2.0), 8, 0.25, 4).points()
-        assert torch.equal(moved, GRID + shift)
-
-    def test_ends_of_the_domain_are_inside_in_either_precision(self) -> None:
-        grid = Grid((-1 / 3, 1 / 3), 8, 0.0, 1)
-        for dtype in (torch.float32, torch.float64):
-            grid.check("x", torch.tensor([[[-1 / 3], [1 / 3]]], dtype=dtype))
-
-    @pytest.mark.parametrize("value", [-2.01, 2.01, math.nan, math.inf])
-    def test_inputs_off_the_domain_are_refused(self, value: float) -> None:
-        grid = Grid((-2.0, 2.0), 8, 0.25, 4)
-        x = torch.tensor([[[0.0], [value]]])
-        with pytest.raises(ValueError, match=r"^xt .*\[-2.0, 2.0\], got \["):
-            grid.check("xt", x)
-        grid.check("xt", x, torch.tensor([[True, False]]))
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (((1.0, 1.0), 8, 0.1, 1), r"^domain .*\(1.0, 1.0\)"),
-            (((math.nan, 1.0), 8, 0.1, 1), "^domain .*nan, 1.0"),
-            (((0.0, 1.0), 0, 0.1, 1), "points_per_unit .*0, 1 and 0.1"),
-            (((0.0, 1.0), 8, -0.1, 1), "margin .*8, 1 and -0.1"),
-            (((0.0, 1.0), 8, 0.1, 0), "multiple .*8, 0 and 0.1"),
-        ],
-    )
-    def test_wrong_arguments_are_refused(
-        self, arguments: tuple[tuple[float, float], int, float, int], message: str
-    ) -> None:
-        with pytest.raises(ValueError, match=message):
-            Grid(*arguments)
 
 
 def encoder(num_sets: int = 1) -> SetConvEncoder:
@@ -90,24 +27,35 @@ def encoder(num_sets: int = 1) -> SetConvEncoder:
     return module
 
 
+def draw(batch_size: int, size: int, seed: int, dim_x: int) -> PointSet:
+    points = draw_set(batch_size, size, seed)
+    others = draw_set(batch_size, size, seed + 1)
+    return PointSet(torch.cat([points.x, others.x], dim=-1)[..., :dim_x], points.y)
+
+
 def gaussian(x1: Tensor, x2: Tensor, scale: Tensor) -> Tensor:
     """Weights ``(batch, n1, n2)``, written the obvious way."""
-    return torch.exp(-0.5 * ((x1 - x2.mT) / scale).square())
+    squared = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).square().sum(dim=-1)
+    return torch.exp(-0.5 * squared / scale**2)
 
 
-def plain_encoding(points: PointSet, log_scale: Tensor) -> Tensor:
-    weights = gaussian(GRID[None, :, None], points.x, log_scale.exp())
+def plain_encoding(points: PointSet, grid: Tensor, log_scale: Tensor) -> Tensor:
+    weights = gaussian(grid[None], points.x, log_scale.exp())
     density = weights.sum(dim=-1)
     return torch.stack([density, (weights @ points.y)[..., 0] / (density + DENSITY_EPSILON)], 1)
 
 
 class TestEncoder:
-    @given(seeds, st.integers(0, 6), st.integers(0, 2))
-    def test_is_the_formula_and_so_is_its_gradient(self, seed: int, size: int, index: int) -> None:
-        module, points = encoder(3), draw_set(2, size, seed)
-        actual = module(points, GRID, index)
+    @given(seeds, st.integers(0, 6), st.integers(0, 2), st.sampled_from([1, 2]))
+    def test_is_the_formula_and_so_is_its_gradient(
+        self, seed: int, size: int, index: int, dim_x: int
+    ) -> None:
+        module, points = encoder(3), draw(2, size, seed, dim_x)
+        grid = PLANE if dim_x == 2 else GRID
+        actual = module(points, grid, index)
+        assert actual.shape == (2, 2, len(grid))
         log_scale = module.log_scale.detach().clone().requires_grad_()
-        expected = plain_encoding(points, log_scale[index])
+        expected = plain_encoding(points, grid, log_scale[index])
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
         direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(seed))
         (gradient,) = torch.autograd.grad((actual * direction).sum(), module.log_scale)
@@ -178,22 +126,23 @@ class TestEncoder:
 
 
 class TestDecoder:
-    @given(seeds, st.integers(1, 5), st.sampled_from([(1, 3), (3, 1), (3, 3)]))
+    @given(seeds, st.integers(1, 5), st.sampled_from([(1, 3), (3, 1), (3, 3)]), st.integers(1, 2))
     def test_is_the_formula_and_so_are_its_gradients(
-        self, seed: int, size: int, batches: tuple[int, int]
+        self, seed: int, size: int, batches: tuple[int, int], dim_x: int
     ) -> None:
+        grid = PLANE if dim_x == 2 else GRID
         generator = torch.Generator().manual_seed(seed)
         module = SetConvDecoder(0.125).double()
         pointwise = nn.Conv2d(6, 4, 1).double()
         for parameter in pointwise.parameters():
             nn.init.normal_(parameter, generator=generator)
-        xt = draw_set(batches[1], size, seed).x
-        shape = (batches[0], 6, len(GRID))
+        xt = draw(batches[1], size, seed, dim_x).x
+        shape = (batches[0], 6, len(grid))
         features = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        actual = module(features, GRID, xt, pointwise)
+        actual = module(features, grid, xt, pointwise)
         assert actual.shape == (3, size, 4)
         on_grid = pointwise(features.unsqueeze(-2)).squeeze(-2)
-        weights = gaussian(xt, GRID[None, :, None], module.log_scale.exp())
+        weights = gaussian(xt, grid[None], module.log_scale.exp())
         expected = weights @ on_grid.mT
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
         inputs = [features, *module.parameters(), *pointwise.parameters()]

@@ -16,6 +16,7 @@ from danp_lib.nn.unet import (
     UNETS,
     FullResolutionUNet,
     PaperUNet,
+    bounded_gelu,
     fold_average_pooling,
     paper_pooling_layers,
     soft_bound,
@@ -154,6 +155,39 @@ def test_soft_bound_passes_small_activations_and_bounds_large_ones() -> None:
         root = soft_bound(scale * h).square().mean(dim=1).sqrt()
         assert root.max() <= ACTIVATION_BOUND * (1 + 1e-6)
     assert root.min() > ACTIVATION_BOUND * (1 - 1e-6)
+
+
+def draw(*shape: int, scale: float = 1.0, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+@pytest.mark.parametrize("with_residual", [True, False])
+def test_the_bounded_gelu_is_the_soft_bound_of_the_gelu(with_residual: bool, scale: float) -> None:
+    x = draw(2, 6, 1, 5, scale=scale)
+    residual = draw(2, 6, 1, 5, scale=scale, seed=1)
+    inputs = (x, residual) if with_residual else (x,)
+    expected = soft_bound(residual + F.gelu(x) if with_residual else F.gelu(x))
+    torch.testing.assert_close(bounded_gelu(*inputs), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(bounded_gelu(*inputs), expected)
+    assert torch.autograd.gradcheck(bounded_gelu, inputs)
+    assert torch.autograd.gradgradcheck(bounded_gelu, inputs)
+
+
+def test_the_bounded_gelu_leaves_its_residual_alone_and_is_left_to_function_transforms() -> None:
+    x, residual = draw(3, 6, 1, 5).detach(), draw(3, 6, 1, 5, seed=1).detach()
+    before = residual.clone()
+
+    def energy(x: Tensor, residual: Tensor) -> Tensor:
+        return bounded_gelu(x[None], residual[None]).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(energy, argnums=(0, 1)))(x, residual)
+    assert torch.equal(residual, before)
+    x, residual = x.requires_grad_(), residual.requires_grad_()
+    loss = soft_bound(residual + F.gelu(x)).square().sum()
+    torch.testing.assert_close(gradients, torch.autograd.grad(loss, (x, residual)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])

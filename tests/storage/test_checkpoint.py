@@ -17,10 +17,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save, save_file
-from torch import nn
+from torch import Tensor, nn
 
+from danp_lib._config import to_dict
 from danp_lib._files import split_header
-from danp_lib.data.generators import GaussianProcess, Sawtooth
+from danp_lib.data.generators import GaussianProcess, Prior, Sawtooth, TaskGenerator
 from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
@@ -191,7 +192,7 @@ def config(**changes: Any) -> str:
         ({"config": config(depth=3)}, r"config\.depth"),
         ({"config": config(beta="0.1")}, r"config\.beta .*'0\.1'"),
         ({"config": config(beta=2.0)}, r"config\.beta .*2\.0"),
-        ({"generator": '{"name": "sine"}'}, r"generator\.name .*'sine'"),
+        ({"generator": '{"name": "sine"}'}, r"generator .*name and config.*'sine'"),
         (
             {"generator": '{"name": "gp", "config": {"noise": -1.0}}'},
             r"generator\.config\.noise",
@@ -273,11 +274,59 @@ def test_only_registered_classes_are_saved(tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "m", Own(replace(TINY, rank=0)))
 
 
-def test_a_prior_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Lines(Prior):
+    """A prior of one's own: straight lines."""
+
+    steepest: float = 1.0
+
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        slope = torch.randn((len(x), 1, 1), dtype=torch.float64, generator=generator)
+        return self.steepest * slope * x
+
+
+class Tilted(Sawtooth):
+    """A prior derived from one of the library's."""
+
+
+@pytest.mark.parametrize(
+    "own",
+    [Lines(noise=0.1, steepest=2.0), Tilted(noise=0.1), Lines(domain=((0.0, 1.0), (0.0, 2.0)))],
+)
+def test_a_prior_of_ones_own_is_saved_and_found_by_its_class(
+    own: TaskGenerator, tmp_path: Path
+) -> None:
+    path = tmp_path / "m"
+    save_checkpoint(path, BUILDERS["convcnp"](), task_generator=own)
+    assert load_checkpoint(path).name == "convcnp"
+    unknown = read_header(path)
+    assert unknown.task_generator is None
+    assert unknown.generator is not None
+    assert unknown.generator["name"] == type(own).__name__
+    assert unknown.generator["config"]["noise"] == own.noise
+    known = read_header(path, task_generators=[Lines, Tilted])
+    assert type(known.task_generator) is type(own)
+    assert known.task_generator == own
+    # The library's are known without.
+    save_checkpoint(path, BUILDERS["convcnp"](), task_generator=GaussianProcess())
+    assert read_header(path, task_generators=[Lines]).task_generator == GaussianProcess()
+
+
+def test_a_table_that_was_trained_on_is_kept_as_its_digest(tmp_path: Path) -> None:
     x = torch.linspace(-1.0, 1.0, 3).reshape(1, 3, 1)
     observed = Observations(table=PointSet(x, x))
-    with pytest.raises(ValueError, match=r"^task_generator .*'observations'"):
-        save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=observed)
+    save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=observed)
+    header = read_header(tmp_path / "m")
+    assert header.task_generator is None
+    assert header.generator == {"name": "observations", "config": to_dict(observed)}
+
+
+def test_a_prior_does_not_take_the_name_of_another(tmp_path: Path) -> None:
+    class Taken(Sawtooth):
+        name = "gp"
+
+    with pytest.raises(ValueError, match=r"^task_generator .*'gp'.*Taken"):
+        save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=Taken())
     assert not list(tmp_path.iterdir())
 
 

@@ -68,6 +68,31 @@ def test_levels_differ_within_a_batch_where_they_are_drawn_per_task() -> None:
     assert levels.unique().tolist() == [0, 1, 2, 3]
 
 
+def test_a_batch_at_one_level_has_it_as_an_int_and_is_the_one_of_the_levels_tensor() -> None:
+    model, config = tiny_danp(), BatchConfig(batch_size=4)
+    for seed in range(8):
+        batch = draw_batch(model, Sawtooth(), config, generator=seeded(seed))
+        g = seeded(seed)
+        augmented = sample_augmented_task(Sawtooth(), model.schedule, 4, generator=g)
+        levels = draw_levels(2, config, generator=g)
+        assert batch.level == levels[0]
+        assert isinstance(batch.level, int)
+        expected = augmented.masked(levels)
+        for ours, theirs in zip(batch.auxiliary, expected.auxiliary, strict=True):
+            assert torch.equal(ours.mask, theirs.mask)
+        assert torch.equal(batch.target.y, expected.target.y)
+        torch.testing.assert_close(
+            batch_log_likelihood(model, batch), batch_log_likelihood(model, expected)
+        )
+
+
+def test_levels_drawn_per_task_stay_a_tensor() -> None:
+    config = BatchConfig(batch_size=4, level_per="task")
+    batch = draw_batch(tiny_danp(), Sawtooth(), config, generator=seeded())
+    assert isinstance(batch.level, torch.Tensor)
+    assert batch.level.shape == (4,)
+
+
 def test_the_likelihood_is_that_of_the_models_own_forward() -> None:
     model = tiny_danp()
     augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=seeded())
@@ -108,7 +133,7 @@ def test_validation_batches_hold_their_level_and_score_like_training_ones() -> N
     assert [len(level) for level in batches] == [2, 2, 2]
     for level, group in enumerate(batches):
         for batch in group:
-            assert torch.equal(torch.as_tensor(batch.level), torch.full((4,), level))
+            assert batch.level == level
     scores = validation_log_likelihood(model, batches)
     expected = torch.cat([batch_log_likelihood(model, b) for b in batches[1]]).mean().item()
     assert scores[1] == pytest.approx(expected)

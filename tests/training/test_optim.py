@@ -10,7 +10,13 @@ from torch import nn
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 from danp_lib.models.convnp import ConvNPConfig
-from danp_lib.training.optim import KernelMuon, Optimizer, jitter_at, schedule_factor
+from danp_lib.training.optim import (
+    KernelMuon,
+    Optimizer,
+    jitter_at,
+    orthogonalized,
+    schedule_factor,
+)
 from danp_lib.training.recipes import build_model
 
 
@@ -51,20 +57,43 @@ def test_the_constant_jitter_stops() -> None:
     assert jitter_at(0, jitter=0.3, num_steps=0, schedule="constant") == 0.0
 
 
-def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel() -> None:
+@pytest.mark.parametrize("in_float64", [True, False])
+def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel(
+    in_float64: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stacks of wide, square and tall matrices: but for torch's bfloat16, to the last digits."""
+    if in_float64:
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
     g = torch.Generator().manual_seed(0)
-    start = torch.randn(6, 4, 1, 5, generator=g)
-    kernel = nn.Parameter(start.clone())
-    matrix = nn.Parameter(start.clone().flatten(1))
-    ours = KernelMuon([kernel], momentum=0.95)
-    reference = torch.optim.Muon([matrix], lr=0.03, momentum=0.95, weight_decay=0.0)
+    shapes = [(6, 4, 1, 5), (6, 6), (6, 4, 1, 5), (9, 2, 1, 2), (6, 4, 1, 5), (6, 6)]
+    kernels = [nn.Parameter(torch.randn(shape, generator=g)) for shape in shapes]
+    matrices = [nn.Parameter(k.detach().clone().flatten(1)) for k in kernels]
+    starts = [k.detach().clone() for k in kernels]
+    ours = KernelMuon(kernels, momentum=0.95, weight_decay=0.2)
+    assert [tuple(m.shape) for m in ours.momenta] == [(3, 6, 20), (2, 6, 6), (1, 9, 4)]
+    reference = torch.optim.Muon(matrices, lr=0.03, momentum=0.95, weight_decay=0.2)
     for _ in range(3):
-        gradient = torch.randn(6, 4, 1, 5, generator=g)
-        kernel.grad, matrix.grad = gradient, gradient.flatten(1)
+        for kernel, matrix in zip(kernels, matrices, strict=True):
+            kernel.grad = torch.randn(kernel.shape, generator=g)
+            matrix.grad = kernel.grad.flatten(1)
         ours.step(torch.tensor(0.03))
         reference.step()
-    assert not torch.equal(kernel, start)
-    torch.testing.assert_close(kernel.detach().flatten(1), matrix.detach(), rtol=1e-5, atol=1e-6)
+    for kernel, matrix, start in zip(kernels, matrices, starts, strict=True):
+        assert (kernel - start).abs().max() > 0.03
+        torch.testing.assert_close(
+            kernel.detach().flatten(1),
+            matrix.detach(),
+            rtol=0,
+            atol=1e-6 if in_float64 else 3 * 0.03 * 0.05,
+        )
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (2, 8, 5), (1, 6, 6)])
+def test_orthogonalizing_brings_all_singular_values_near_one(shape: tuple[int, int, int]) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalized(1e-3 * matrices))
+    assert 0.6 < values.min() <= values.max() < 1.3
+    assert torch.equal(orthogonalized(torch.zeros(shape)), torch.zeros(shape))
 
 
 def test_muon_remembers_gradients_as_its_authors_do() -> None:

@@ -1,0 +1,414 @@
+// The widget: `DANP.render({ model, el })` is anywidget's convention, so that a notebook can use it too. On a page
+// it is called for every <div class="danp-live" data-...> with a stub that has the same methods.
+(function (DANP) {
+  "use strict";
+  const DATA = ["danp-sawtooth", "danp-square", "danp-gp"];
+  const FIRST_POINTS = {
+    sawtooth: [[-0.06, 0.9], [0.52, 0.92]],
+    square: [[-1, 0], [-0.2, 1], [0.9, 0]],
+    gp: [[-1.3, -0.8], [-0.2, 0.9], [0.6, -0.4]],
+  };
+  const MOST_POINTS = 30;
+  const SAMPLES = [1, 2, 4, 8, 16, 32, 64];
+  const SCRIPT = globalThis.document?.currentScript?.src ?? null; // null in a notebook's module
+
+  /** An element with properties, attributes in kebab case, and children. */
+  function make(tag, properties = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties)) {
+      if (name in element) element[name] = value;
+      else element.setAttribute(name, value);
+    }
+    element.append(...children);
+    return element;
+  }
+
+  const number = (x) => (Math.round(100 * x) / 100 + 0).toFixed(2).replace("-", "−");
+  const clamp = (x, [low, high]) => Math.min(high, Math.max(low, x));
+
+  class Live {
+    constructor(state, el) {
+      this.state = state;
+      this.el = el;
+      this.name = state.get("model") || DATA[0];
+      this.level = 0;
+      this.seed = state.get("seed") ?? 0;
+      this.samples = state.get("samples") ?? 16;
+      this.pointsOf = new Map();
+      if (state.get("points")) this.pointsOf.set(this.name, state.get("points").map((p) => [...p]));
+      this.handles = [];
+      this.loaded = new Map(); // samplers by the model's name
+      this.answer = null;
+      this.held = null; // the handle that is being dragged
+      this.calm = globalThis.matchMedia("(prefers-reduced-motion: reduce)");
+      this.#build(state.get("controls") === "full");
+      this.#listen();
+      this.#show();
+    }
+
+    get points() {
+      if (!this.pointsOf.has(this.name)) {
+        const kind = Object.keys(FIRST_POINTS).find((key) => this.name.includes(key));
+        this.pointsOf.set(this.name, (this.poster?.points ?? FIRST_POINTS[kind] ?? []).map((p) => [...p]));
+      }
+      return this.pointsOf.get(this.name);
+    }
+
+    /** An answer for the first points that came with the page, to show before the model is there. */
+    get poster() {
+      return DANP.posters?.[this.name];
+    }
+
+    get sampler() {
+      return this.loaded.get(this.name);
+    }
+
+    // ---- the elements
+
+    #build(full) {
+      this.canvas = make("canvas", { role: "img", "aria-label": "Points, and functions through them" });
+      this.startButton = make("button", { type: "button", className: "danp-start" }, "Start the model (1 MB)");
+      this.frame = make("div", { className: "danp-plot" }, this.canvas, this.startButton);
+      this.status = make("p", { className: "danp-status", role: "status" });
+      this.legend = make("p", { className: "danp-legend" },
+        make("span", { className: "danp-of-context" }, "context points"),
+        this.modelKey = make("span", { className: "danp-of-model" }),
+        this.exactKey = make("span", { className: "danp-of-exact" }, "exact posterior, mean and 90\u00a0%"));
+      this.plot = new DANP.Plot(this.canvas);
+      const tools = make("div", { className: "danp-tools" });
+      if (full) tools.append(...this.#choices());
+      tools.append(make("div", {},
+        this.addButton = make("button", { type: "button", title: "where the samples differ most" }, "Add point"),
+        this.clearButton = make("button", { type: "button" }, "Clear"),
+        this.seedButton = make("button", { type: "button", title: "other noise" }, "Resample")));
+      this.el.replaceChildren(tools, this.frame, this.legend, this.status);
+      this.el.classList.add("danp-live");
+      this.el.setAttribute("role", "group");
+      this.el.setAttribute("aria-label", "A DANP that answers in the page");
+    }
+
+    #choices() {
+      const names = DATA.includes(this.name) ? DATA.filter((name) => SCRIPT || DANP.models[name]) : [this.name];
+      this.dataChoice = make("select", {}, ...names.map((value) =>
+        make("option", { value, selected: value === this.name }, DANP.describe(value).title)));
+      this.samplesChoice = make("select", {}, ...SAMPLES.map((value) =>
+        make("option", { value, selected: value === this.samples }, String(value))));
+      this.levelChoice = make("input", { type: "range", min: 0, max: 0, value: 0, step: 1 });
+      this.levelName = make("span", { className: "danp-level" });
+      return [
+        make("label", {}, "Data", this.dataChoice),
+        make("label", {}, "Samples", this.samplesChoice),
+        make("label", {}, "Level", this.levelChoice, this.levelName),
+      ];
+    }
+
+    #listen() {
+      const on = (element, kind, action) => element?.addEventListener(kind, action);
+      on(this.startButton, "click", () => this.start());
+      on(this.addButton, "click", () => this.start().then(() => this.#addWhereUnsure()));
+      on(this.clearButton, "click", () => this.#change([]));
+      on(this.seedButton, "click", () => { this.seed += 1; this.start(); this.ask(); });
+      on(this.samplesChoice, "change", (e) => { this.samples = Number(e.target.value); this.ask(); });
+      on(this.levelChoice, "input", (e) => {
+        // To the right is cleaner.
+        this.level = Number(e.target.max) - Number(e.target.value);
+        this.#nameLevel();
+        this.ask();
+      });
+      on(this.dataChoice, "change", (e) => { this.name = e.target.value; this.level = 0; this.#show(); this.start(); });
+      // A mouse adds at once and goes on as a drag; a finger may be about to scroll, and adds when it taps.
+      on(this.canvas, "pointerdown", (e) => {
+        if (e.pointerType !== "mouse" || e.button !== 0) return;
+        e.preventDefault();
+        const handle = this.#add(this.#at(e));
+        if (handle) this.#hold(handle, e);
+      });
+      on(this.canvas, "click", (e) => { if (e.pointerType !== "mouse") this.#add(this.#at(e)); });
+      this.sizes = new ResizeObserver(() => this.#layout());
+      this.sizes.observe(this.frame);
+      this.themes = new MutationObserver(() => this.#draw());
+      for (const element of [document.documentElement, document.body])
+        this.themes.observe(element, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
+      this.fromOutside = () => this.#change(this.state.get("points"));
+      this.state.on("change:points", this.fromOutside);
+    }
+
+    destroy() {
+      this.sizes.disconnect();
+      this.themes.disconnect();
+      this.state.off?.("change:points", this.fromOutside);
+      for (const sampler of this.loaded.values()) sampler.stop();
+    }
+
+    // ---- the model
+
+    /** Fetch the model, once, and answer. */
+    async start() {
+      const { name } = this;
+      if (this.sampler) return;
+      this.startButton.hidden = true;
+      this.#say("Loading the model …");
+      try {
+        await DANP.loadScript(name, SCRIPT);
+        const model = await DANP.createModel(name, { simd: this.state.get("simd") ?? true });
+        if (!model.kernels.simd) this.#fewer();
+        this.loaded.get(name)?.stop();
+        this.loaded.set(name, new DANP.Sampler(model, name, (answer) => this.#receive(name, answer)));
+      } catch (error) {
+        this.#say(`The model could not be started: ${error.message}.`);
+        this.startButton.hidden = false;
+        return;
+      }
+      if (name === this.name) {
+        this.#show();
+        this.ask();
+      }
+    }
+
+    // Plain JavaScript takes ten times as long.
+    #fewer() {
+      if (this.slow) return;
+      this.slow = true;
+      this.samples = Math.min(this.samples, 4);
+      if (this.samplesChoice) this.samplesChoice.value = this.samples;
+    }
+
+    /** Ask the model about what is on the page; `hurry` while it is about to change again. */
+    ask(hurry = false) {
+      const { points, seed, samples, level } = this;
+      this.sampler?.ask({ points: points.map((p) => [...p]), seed, samples, level, hurry });
+    }
+
+    /** A promise of the answer to what was asked last. */
+    async idle() {
+      return this.sampler?.idle();
+    }
+
+    #receive(name, answer) {
+      if (name !== this.name) return;
+      // Who asked for less motion sees the samples appear once, not one by one.
+      if (!this.calm.matches || answer.done) {
+        this.answer = answer;
+        this.#draw();
+      }
+      if (answer.done && !answer.hurried) this.#summarize(answer);
+    }
+
+    #summarize({ curves, xt, level, milliseconds }) {
+      const spread = Array.from(xt, (_, i) => {
+        const values = curves.map((curve) => curve[i]).sort((a, b) => a - b);
+        return values[values.length - 1] - values[0];
+      });
+      const [low, high] = this.plot.yRange, near = 0.1 * (high - low), most = spread.indexOf(Math.max(...spread));
+      const share = spread.filter((s) => s < near).length / spread.length;
+      const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+      const asked = `${count(this.points.length, "point")}, ${count(curves.length, "sample")} in ${Math.round(milliseconds)} ms.`;
+      if (curves.length === 1) return this.#say(asked);
+      const ends = curves.map((curve) => curve[most]);
+      const { yOffset, yUnit, xOffset, xUnit } = this.plot.scaling, y = (v) => number(yOffset + yUnit * v);
+      this.#say(`${asked} ${level ? `At level ${level} their means` : "They"} agree at ${Math.round(100 * share)}\u00a0% of the ` +
+        `inputs and differ most at x = ${number(xOffset + xUnit * xt[most])}, from ${y(Math.min(...ends))} to ${y(Math.max(...ends))}.`);
+      this.mostUnsure = [xt[most], curves[0][most]];
+    }
+
+    #say(text) {
+      this.status.textContent = text;
+    }
+
+    // ---- points
+
+    #at(event) {
+      const box = this.canvas.getBoundingClientRect();
+      return this.plot.fromPage(event.clientX - box.left, event.clientY - box.top);
+    }
+
+    #inside([x, y]) {
+      return [clamp(x, this.plot.xRange), clamp(y, this.plot.yRange)];
+    }
+
+    #add(point) {
+      if (this.points.length >= MOST_POINTS) {
+        this.#say(`${MOST_POINTS} points are the most; remove one first.`);
+        return null;
+      }
+      this.#change([...this.points, this.#inside(point)]);
+      this.start();
+      return this.handles.at(-1);
+    }
+
+    async #addWhereUnsure() {
+      await this.idle();
+      const [low, high] = this.plot.xRange;
+      this.#add(this.mostUnsure ?? [(low + high) / 2, 0.5])?.focus();
+    }
+
+    #move(index, point, hurry) {
+      this.points[index] = this.#inside(point);
+      this.#place(index);
+      this.#tell();
+      this.ask(hurry);
+    }
+
+    #remove(index) {
+      this.#change(this.points.filter((_, i) => i !== index));
+      (this.handles[Math.min(index, this.handles.length - 1)] ?? this.addButton).focus({ preventScroll: true });
+    }
+
+    #change(points) {
+      this.pointsOf.set(this.name, points.map((p) => [...p]));
+      this.#sync();
+      this.#tell();
+      this.ask();
+    }
+
+    #tell() {
+      this.state.set("points", this.points.map((p) => [...p]));
+      this.state.save_changes();
+    }
+
+    // ---- handles: a button a point, so that keyboards and screen readers have them too
+
+    #sync() {
+      while (this.handles.length > this.points.length) this.handles.pop().remove();
+      while (this.handles.length < this.points.length) {
+        const handle = this.#handle();
+        this.handles.push(handle);
+        this.frame.append(handle);
+      }
+      this.points.forEach((_, index) => this.#place(index));
+    }
+
+    #place(index) {
+      const [left, top] = this.plot.toPage(this.points[index]), [x, y] = this.points[index];
+      const { xOffset, xUnit, yOffset, yUnit } = this.plot.scaling;
+      Object.assign(this.handles[index].style, { left: `${left}px`, top: `${top}px` });
+      this.handles[index].setAttribute("aria-label",
+        `Point ${index + 1} at x ${number(xOffset + xUnit * x)}, y ${number(yOffset + yUnit * y)}. Arrow keys move it, Delete removes it.`);
+    }
+
+    #handle() {
+      const handle = make("button", { type: "button", className: "danp-point" });
+      const born = performance.now();
+      const index = () => this.handles.indexOf(handle);
+      handle.addEventListener("pointerdown", (e) => {
+        if (e.button === 0) this.#hold(handle, e);
+      });
+      handle.addEventListener("pointermove", (e) => {
+        if (this.held?.handle !== handle) return;
+        const [x, y] = this.#at(e), [dx, dy] = this.held.offset;
+        this.held.moved = true;
+        this.#move(index(), [x + dx, y + dy], true);
+      });
+      const release = () => {
+        if (this.held?.handle !== handle) return;
+        this.held = null;
+        handle.classList.remove("danp-held");
+        this.ask();
+      };
+      handle.addEventListener("pointerup", release);
+      handle.addEventListener("pointercancel", release);
+      handle.addEventListener("dblclick", () => {
+        // Not the two clicks that made it.
+        if (performance.now() - born > 600) this.#remove(index());
+      });
+      handle.addEventListener("keydown", (e) => this.#key(e, index()));
+      return handle;
+    }
+
+    #hold(handle, event) {
+      const [x, y] = this.#at(event), [px, py] = this.points[this.handles.indexOf(handle)];
+      this.held = { handle, offset: [px - x, py - y] };
+      handle.classList.add("danp-held");
+      handle.setPointerCapture(event.pointerId);
+      handle.focus({ preventScroll: true });
+      this.start();
+    }
+
+    #key(event, index) {
+      const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+      const step = steps[event.key];
+      if (event.key === "Delete" || event.key === "Backspace") this.#remove(index);
+      else if (step) {
+        const size = event.shiftKey ? 0.05 : 0.01, [x, y] = this.points[index];
+        const span = ([low, high]) => size * (high - low);
+        this.#move(index, [x + step[0] * span(this.plot.xRange), y + step[1] * span(this.plot.yRange)], true);
+        clearTimeout(this.pause);
+        this.pause = setTimeout(() => this.ask(), 250);
+        this.start();
+      } else return;
+      event.preventDefault();
+    }
+
+    // ---- the picture
+
+    /** Everything for the data set that is chosen. */
+    #show() {
+      const about = DANP.describe(this.name), config = DANP.models[this.name]?.config;
+      this.answer = null;
+      this.plot.setRanges(config?.domain ?? [-2, 2], config?.yRange ?? about.yRange, config?.scaling);
+      this.startButton.hidden = Boolean(this.sampler);
+      if (this.levelChoice) {
+        this.levelChoice.disabled = !config;
+        this.levelChoice.max = config?.numLevels ?? 3;
+        this.levelChoice.value = this.levelChoice.max - this.level;
+      }
+      this.#nameLevel();
+      if (!this.sampler) this.#say("Click to add a point, drag it, double-click to remove it.");
+      this.#layout();
+      if (this.sampler) this.ask();
+    }
+
+    #nameLevel() {
+      const { prior } = DANP.describe(this.name);
+      this.modelKey.textContent = this.level ? "mean of each sample; dots: what it draws" : "samples of the DANP";
+      this.exactKey.hidden = this.level > 0 || !(prior ? prior.name === "gp" : this.name === "danp-gp");
+      if (!this.levelChoice) return;
+      const name = this.level ? String(this.level) : "0 (clean)";
+      this.levelName.textContent = name;
+      this.levelChoice.setAttribute("aria-valuetext", `level ${name}`);
+    }
+
+    #layout() {
+      if (!this.plot.resize()) return;
+      this.#sync();
+      this.#draw();
+    }
+
+    #draw() {
+      const fresh = !this.sampler && JSON.stringify(this.points) === JSON.stringify(this.poster?.points);
+      const answer = this.answer ?? (fresh ? { ...this.poster, wanted: 16 } : {});
+      const sets = (answer.sets ?? []).filter(Boolean).slice(0, 8);
+      const opacity = Math.max(0.14, (answer.wanted ?? 1) ** -0.4);
+      this.plot.draw({ ...answer, sets, jump: answer.level ? Infinity : DANP.describe(this.name).jump, opacity });
+    }
+  }
+
+  DANP.render = function ({ model, el }) {
+    if (!document.querySelector("style[data-danp]") && DANP.css)
+      document.head.append(make("style", { "data-danp": "", textContent: DANP.css }));
+    const live = new Live(model, el);
+    el.danp = live;
+    return () => live.destroy();
+  };
+
+  /** What a notebook's widget model does, for a page: options from data-... attributes, listeners of none. */
+  function stub({ model, controls, points, samples, seed, simd }) {
+    const values = {
+      model, controls,
+      points: points && JSON.parse(points),
+      samples: samples && Number(samples),
+      seed: seed && Number(seed),
+      simd: simd !== "false",
+    };
+    return { get: (key) => values[key], set: (key, value) => { values[key] = value; }, save_changes() {}, on() {} };
+  }
+
+  function renderAll() {
+    for (const el of document.querySelectorAll(".danp-live:not([role])")) DANP.render({ model: stub(el.dataset), el });
+  }
+
+  if (SCRIPT) {
+    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", renderAll);
+    else renderAll();
+  }
+})((globalThis.DANP = globalThis.DANP || {}));

@@ -1,0 +1,262 @@
+"""Models for a web page: weights in a script, and the scripts that answer with them.
+
+A page that was opened as a file may run classic scripts that lie beside it, and read nothing else.
+So a model is one script, ``DANP.models["name"] = {...}``, with its weights as text, and the engine,
+the widget and the assembled kernel are another, :func:`page_script`. Their sources lie in
+``book/_static/live`` of the repository, and in the installed package.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import to_dict
+from danp_lib._files import data_folders, write_atomically
+from danp_lib.data.generators import TaskGenerator
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.models.conditioning import MAX_CHI_SQUARE
+from danp_lib.models.danp import DANP
+from danp_lib.nn.unet import ACTIVATION_BOUND
+
+SCRIPTS = (
+    *("weights", "kernels", "setconv", "unet", "head", "conditioning", "denoising"),
+    *("exact", "plot", "sampler", "widget"),
+)
+"""The parts of :func:`page_script`, in their order."""
+
+PAGE_SCRIPT = "danp-live.js"
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title>
+<style>body {{ font-family: system-ui, sans-serif; margin: 1rem; }}</style>
+<div class="danp-live" data-model="{name}" data-controls="full">
+<p>In a browser with scripts, a model answers here.</p>
+</div>
+<script src="{script}"></script>
+"""
+
+
+def export_web(
+    model: DANP,
+    path: str | os.PathLike[str],
+    *,
+    task_generator: TaskGenerator | None = None,
+    scaling: Scaling = IDENTITY,
+) -> None:
+    """Write a model as a script for a page, under the name of the file.
+
+    Matrices are stored as float16, which moves a mean by 2e-4 in the median; biases and length
+    scales as float32.
+
+    Args:
+        model: A DANP with the full-resolution U-Net.
+        path: The script, ``NAME.js``.
+        task_generator: The prior that it was trained on, if known: for the plot's range, and for
+            the exact posterior of a Gaussian process beside it.
+        scaling: From the units of the data, in which the page labels its axes, to the model's.
+
+    Raises:
+        ValueError: If the model is not one that the page can run, or the file does not end in .js.
+    """
+    path = Path(path)
+    if path.suffix != ".js":
+        raise ValueError(f"path must end in .js, got {str(path)!r}.")
+    config = _page_config(model, task_generator, scaling)
+    weights = {key: pack(value) for key, value in model.state_dict().items()}
+    script = {
+        "config": config,
+        "tensors": [[k, list(v.shape), 8 * v.element_size()] for k, v in weights.items()],
+        "data": base64.b64encode(b"".join(_bytes(v) for v in weights.values())).decode(),
+    }
+    text = json.dumps(script, separators=(",", ":"), allow_nan=False)
+    write_atomically(
+        path,
+        "(globalThis.DANP = globalThis.DANP || {}).models = DANP.models || {};\n"
+        f"DANP.models[{json.dumps(path.stem)}] = {text};\n",
+    )
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A weight as a page has it: float16 if it is a matrix, else float32."""
+    packed = weight.detach().cpu().to(torch.float16 if weight.ndim > 1 else torch.float32)
+    if not packed.isfinite().all():
+        raise ValueError("model must have weights that are finite in float16.")
+    return packed.contiguous()
+
+
+def _bytes(weight: Tensor) -> bytes:
+    array = weight.numpy()
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def _page_config(
+    model: DANP, task_generator: TaskGenerator | None, scaling: Scaling
+) -> dict[str, Any]:
+    if not isinstance(model, DANP):
+        raise ValueError(f"model must be a DANP, got {type(model).__name__}.")
+    base = model.config.base
+    for name, value, right in (
+        ("domain", base.domain, model.domain.dim_x == 1),
+        ("unet", base.unet, base.unet == "full-resolution"),
+        ("channels", base.channels, base.channels % 8 == 0),
+        ("head_channels", base.head_channels, base.head_channels % 8 == 0),
+        ("head_layers", base.head_layers, base.head_layers > 0),
+    ):
+        if not right:
+            raise ValueError(
+                "model must have one input dimension, the full-resolution U-Net, a head with "
+                f"hidden layers, and multiples of 8 channels, for a page to run it; got "
+                f"{name}={value!r}."
+            )
+    config: dict[str, Any] = {
+        "domain": list(model.domain.ends[0]),
+        "gridPoints": base.grid.num_points,
+        "pointsPerUnit": base.points_per_unit,
+        "channels": base.channels,
+        "numLayers": base.num_layers,
+        "kernelSize": base.kernel_size,
+        "bound": ACTIVATION_BOUND,
+        "rank": base.rank,
+        "varianceGain": base.variance_gain,
+        "varianceOffset": base.variance_offset,
+        "factorDivisor": base.factor_divisor,
+        "headLayers": base.head_layers,
+        "headChannels": base.head_channels,
+        "conditioned": base.conditioned,
+        "maxChiSquare": MAX_CHI_SQUARE,
+        "numLevels": model.config.num_levels,
+        "numAuxiliary": model.config.num_auxiliary,
+    }
+    if task_generator is not None:
+        config["prior"] = _camel({"name": task_generator.name, **to_dict(task_generator)})
+    if scaling != IDENTITY:
+        config["scaling"] = _camel(to_dict(scaling))
+    return config
+
+
+def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
+    def rename(name: str) -> str:
+        first, *others = name.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    return {rename(name): value for name, value in values.items()}
+
+
+def source(name: str) -> str:
+    """One of the page's sources, such as ``"unet.js"`` or ``"kernel.wat"``.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    folders = data_folders("book/_static/live", packaged="live")
+    for folder in folders:
+        if (path := folder / name).is_file():
+            return path.read_text(encoding="utf-8")
+    raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}.")
+
+
+def poster(model: DANP, context: PointSet, *, num_samples: int = 12) -> dict[str, Any]:
+    """What a page shows before the model is fetched: a few samples at 161 inputs, to two digits.
+
+    Args:
+        model: The model.
+        context: One context set, the points that the page begins with.
+        num_samples: Number of samples.
+    """
+    (lower,), (upper,) = model.domain.lower, model.domain.upper
+    xt = torch.linspace(lower, upper, 161)
+    generator = torch.Generator().manual_seed(0)
+    walks = model.predict(
+        context, xt[None, :, None], num_samples=num_samples, generator=generator
+    ).components
+    shared = torch.randn(
+        num_samples, model.config.base.rank, 1, generator=generator, dtype=torch.float64
+    )
+    curves = (walks.loc + walks.cov_factor @ shared)[0, ..., 0]
+
+    def digits(values: Tensor) -> Any:
+        return [[round(v, 2) for v in row] for row in values.tolist()]
+
+    return {
+        "points": digits(torch.cat([context.x, context.y], dim=-1)[0]),
+        "xt": [round(x, 4) for x in xt.tolist()],
+        "curves": digits(curves),
+    }
+
+
+def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The engine and the widget as one classic script, with the assembled kernel in it.
+
+    Args:
+        posters: What :func:`poster` made, by the model's name.
+
+    Raises:
+        ModuleNotFoundError: If the package wasmtime, which assembles the kernel, is not installed.
+    """
+    try:
+        from wasmtime import wat2wasm
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the package wasmtime assembles a page's kernel: pip install wasmtime", name="wasmtime"
+        ) from error
+    kernel = base64.b64encode(bytes(wat2wasm(source("kernel.wat")))).decode()
+    values = {"wasm": kernel, "css": source("live.css"), "posters": dict(posters)}
+    made = "".join(
+        f"DANP.{name} = {json.dumps(value, separators=(',', ':'))};\n"
+        for name, value in values.items()
+    )
+    parts = [source(f"{name}.js") for name in SCRIPTS]
+    return "globalThis.DANP = globalThis.DANP || {};\n" + made + "\n".join(parts)
+
+
+def widget_module(*scripts: str) -> str:
+    """The same as a module for a notebook's widget: the ``_esm`` of an ``anywidget.AnyWidget``.
+
+    Args:
+        scripts: Texts of the models' scripts, since a notebook has no folder to load them from.
+    """
+    return "\n".join([page_script(), *scripts, "export default { render: DANP.render };\n"])
+
+
+def export_page(
+    model: DANP,
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    task_generator: TaskGenerator | None = None,
+    scaling: Scaling = IDENTITY,
+) -> tuple[Path, ...]:
+    """Write a page that works as it is: the model's script, the engine's, and an index.html.
+
+    Args:
+        model: See :func:`export_web`.
+        name: The model's name on the page.
+        folder: Where to; it is made if missing.
+        task_generator: See :func:`export_web`.
+        scaling: See :func:`export_web`.
+
+    Raises:
+        ValueError: As :func:`export_web` does.
+        ModuleNotFoundError: As :func:`page_script` does.
+    """
+    folder = Path(folder)
+    made = (folder / f"{name}.js", folder / PAGE_SCRIPT, folder / "index.html")
+    script = page_script()
+    export_web(model, made[0], task_generator=task_generator, scaling=scaling)
+    write_atomically(made[1], script)
+    write_atomically(made[2], _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT))
+    return made

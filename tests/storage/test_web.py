@@ -1,0 +1,132 @@
+"""Models for a web page: what the scripts hold, and what cannot be exported."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.web import export_page, export_web, pack, page_script, poster, widget_module
+
+TINY = ConvNPConfig(
+    points_per_unit=16, channels=8, num_layers=3, rank=4, head_channels=16, conditioned=True
+)
+
+
+def tiny(**changes: Any) -> DANP:
+    torch.manual_seed(0)
+    return DANP(DANPConfig(base=replace(TINY, **changes), num_levels=2, num_auxiliary=10)).eval()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The object in a model's script."""
+    text = path.read_text(encoding="utf-8")
+    before, _, after = text.partition(f"DANP.models[{json.dumps(path.stem)}] = ")
+    assert before
+    return json.loads(after.rstrip().removesuffix(";"))
+
+
+def test_script_holds_every_weight(tmp_path: Path) -> None:
+    model = tiny()
+    export_web(model, tmp_path / "mine.js")
+    script = read(tmp_path / "mine.js")
+    data, at = base64.b64decode(script["data"]), 0
+    weights = model.state_dict()
+    assert [name for name, *_ in script["tensors"]] == list(weights)
+    for name, shape, bits in script["tensors"]:
+        dtype = {16: "<f2", 32: "<f4"}[bits]
+        values = np.frombuffer(data, dtype, count=weights[name].numel(), offset=at)
+        at += values.nbytes
+        np.testing.assert_array_equal(values.reshape(shape), pack(weights[name]).numpy())
+        np.testing.assert_allclose(values.reshape(shape), weights[name], rtol=1e-3, atol=1e-7)
+    assert at == len(data)
+
+
+def test_script_holds_the_configuration(tmp_path: Path) -> None:
+    export_web(
+        tiny(),
+        tmp_path / "mine.js",
+        task_generator=GaussianProcess(),
+        scaling=Scaling(x_offset=1900.0, x_unit=25.0, y_offset=3.0, y_unit=2.0),
+    )
+    config = read(tmp_path / "mine.js")["config"]
+    assert config["gridPoints"] == TINY.grid.num_points
+    assert config["numLevels"] == 2
+    assert config["conditioned"] is True
+    assert config["prior"]["name"] == "gp"
+    assert config["prior"]["lengthScale"] == GaussianProcess().length_scale
+    assert config["scaling"] == {"xOffset": 1900.0, "xUnit": 25.0, "yOffset": 3.0, "yUnit": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"unet": "paper"}, "unet='paper'"),
+        ({"channels": 12}, "channels=12"),
+        ({"head_channels": 20}, "head_channels=20"),
+        ({"head_layers": 0}, "head_layers=0"),
+    ],
+)
+def test_what_a_page_cannot_run_is_refused(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        export_web(tiny(**changes), tmp_path / "mine.js")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_models_and_other_names_are_refused(tmp_path: Path) -> None:
+    other: Any = ConvGNP(TINY)
+    with pytest.raises(ValueError, match="model must be a DANP, got ConvGNP"):
+        export_web(other, tmp_path / "mine.js")
+    with pytest.raises(ValueError, match=r"must end in \.js, got '.*mine'"):
+        export_web(tiny(), tmp_path / "mine")
+    huge = tiny()
+    torch.nn.init.constant_(huge.core.unet.out.weight, 1e6)
+    with pytest.raises(ValueError, match="finite in float16"):
+        export_web(huge, tmp_path / "mine.js")
+
+
+def test_page_is_whole(tmp_path: Path) -> None:
+    pytest.importorskip("wasmtime")
+    made = export_page(tiny(), "mine", tmp_path / "page")
+    assert sorted(made) == sorted((tmp_path / "page").iterdir())
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert 'data-model="mine"' in page
+    assert 'src="danp-live.js"' in page
+    assert "://" not in page
+
+
+def test_module_is_the_script_with_an_export() -> None:
+    pytest.importorskip("wasmtime")
+    module = widget_module("/* a model */")
+    assert module.startswith(page_script())
+    assert "/* a model */" in module
+    assert module.rstrip().endswith("export default { render: DANP.render };")
+
+
+def test_without_wasmtime_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wasmtime", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install wasmtime"):
+        page_script()
+
+
+def test_poster_has_curves_of_a_few_digits() -> None:
+    context = PointSet(torch.tensor([[[0.25]]]), torch.tensor([[[0.5]]]))
+    shown = poster(tiny(), context, num_samples=3)
+    assert shown["points"] == [[0.25, 0.5]]
+    assert [len(curve) for curve in shown["curves"]] == [161] * 3
+    assert (shown["xt"][0], shown["xt"][-1]) == (-2.0, 2.0)
+    assert shown["curves"][0][7] == round(shown["curves"][0][7], 2)
