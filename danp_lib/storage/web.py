@@ -110,6 +110,7 @@ def _page_config(
         raise ValueError(f"model must be a DANP, got {type(model).__name__}.")
     base = model.config.base
     for name, value, right in (
+        ("domain", base.domain, model.domain.dim_x == 1),
         ("unet", base.unet, base.unet == "full-resolution"),
         ("channels", base.channels, base.channels % 8 == 0),
         ("head_channels", base.head_channels, base.head_channels % 8 == 0),
@@ -117,11 +118,12 @@ def _page_config(
     ):
         if not right:
             raise ValueError(
-                "model must have the full-resolution U-Net, a head with hidden layers, and "
-                f"multiples of 8 channels, for a page to run it; got {name}={value!r}."
+                "model must have one input dimension, the full-resolution U-Net, a head with "
+                f"hidden layers, and multiples of 8 channels, for a page to run it; got "
+                f"{name}={value!r}."
             )
     config: dict[str, Any] = {
-        "domain": list(base.domain),
+        "domain": list(model.domain.ends[0]),
         "gridPoints": base.grid.num_points,
         "pointsPerUnit": base.points_per_unit,
         "channels": base.channels,
