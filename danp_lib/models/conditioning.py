@@ -99,9 +99,14 @@ def condition(
     lower, whitened = _posterior(precision, weighted_residual)
     if max_chi_square < math.inf:
         scale = torch.ones_like(squared)
+        # A GPU is not waited for; where nothing grows, the rest of the rounds change nothing.
+        may_look = scale.device.type == "cpu" and not torch.compiler.is_compiling()
         for _ in range(_INFLATIONS):
             chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
-            scale = scale * (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
+            growth = (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
+            if may_look and (growth == 1.0).all():
+                break
+            scale = scale * growth
             inverse = 1.0 / scale[..., None, None]
             lower, whitened = _posterior(precision * inverse, weighted_residual * inverse)
     factor = _solve(lower, target.cov_factor.mT).mT
