@@ -312,7 +312,14 @@ class NeuralProcess(nn.Module, ABC):
 
     def level_predictive(self, batch: MaskedTask) -> LowRankNormal:
         """The predictive of the batch's targets at its level, without checks, for training."""
-        return self.core([batch.context, *batch.auxiliary], batch.target.x, batch.level)
+        auxiliary = batch.auxiliary
+        if isinstance(batch.level, int):
+            # Compiled code can see that a set has no points, but not that all of them are masked.
+            auxiliary = tuple(
+                points if f > batch.level else PointSet(points.x[:, :0], points.y[:, :0])
+                for f, points in enumerate(auxiliary, start=1)
+            )
+        return self.core([batch.context, *auxiliary], batch.target.x, batch.level)
 
     @abstractmethod
     def predict(

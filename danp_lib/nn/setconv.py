@@ -118,7 +118,7 @@ class SetConvEncoder(nn.Module):
         """
         # In training some levels are masked out in every task. A look is free on a CPU only.
         may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
-        if may_look and not points.mask.any():
+        if points.num_points == 0 or (may_look and not points.mask.any()):
             return self.log_scale[index] * grid.new_zeros(points.batch_size, 2, len(grid))
         # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
         real = points.mask.unsqueeze(-1)

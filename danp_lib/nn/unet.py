@@ -1,7 +1,8 @@
 """The two U-Nets that turn an encoded context into features on the grid.
 
 Inside, a one-dimensional grid is an image of height 1 with the channels last in memory: the CPU's
-convolutions are up to twice as fast in that layout, forward and backward.
+convolutions are up to twice as fast in that layout, forward and backward. The kernels are kept in
+it too, so that nothing is copied between layouts.
 
 The last layer of either, the 1x1 convolution ``out``, is linear, and so is the interpolation to the
 targets that follows: ``out`` is left to the decoder, which applies it at the targets alone.
@@ -80,6 +81,7 @@ class PaperUNet(nn.Module):
             for c in [channels] + [2 * channels] * (num_layers - 1)
         )
         self.out = nn.Conv2d(channels, out_channels, 1)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
@@ -211,6 +213,7 @@ class FullResolutionUNet(nn.Module):
             nn.Conv2d(channels, channels, (1, 3), padding=(0, 1)) for _ in range(num_layers)
         )
         self.out = nn.Conv2d(channels, out_channels, 1)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""

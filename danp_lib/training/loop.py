@@ -153,6 +153,19 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
         )
 
 
+def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
+    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn.
+
+    PyTorch keeps the code for the next run, in the temporary files or where the environment
+    variable ``TORCHINDUCTOR_CACHE_DIR`` says.
+    """
+    # Here, since it takes as long to import as all the rest.
+    from torch._dynamo import config as dynamo
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, model.num_levels + 1)
+    return torch.compile(batch_log_likelihood, dynamic=False)
+
+
 class TrainingStep:
     """One update: draw a batch, differentiate its likelihood, and move the weights.
 
@@ -165,11 +178,7 @@ class TrainingStep:
         self.state = state
         self.device = state.generator.device
         self.jitter = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.likelihood = (
-            torch.compile(batch_log_likelihood, dynamic=False)
-            if compile_model
-            else batch_log_likelihood
-        )
+        self.likelihood = _compiled(state.model) if compile_model else batch_log_likelihood
         self.run: Callable[[], Update] = self.update
         if self.device.type == "cuda":
             self.run = GraphedStep(self.update, state.generator)

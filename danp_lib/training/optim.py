@@ -226,6 +226,11 @@ class Optimizer:
                 state.setdefault(int(index), {})[name] = value
         groups = self.adam.state_dict()["param_groups"]
         self.adam.load_state_dict({"state": state, "param_groups": groups})
+        # The fused kernel takes it that moments lie in memory as their parameter does.
+        for parameter, moments in self.adam.state.items():
+            for name, value in moments.items():
+                if value.shape == parameter.shape:
+                    moments[name] = torch.empty_like(parameter).copy_(value)
         # Loading copies the rate; the one that set_factor writes to must stay in use.
         for group in self.adam.param_groups:
             group["lr"] = self.adam_rate

@@ -138,6 +138,15 @@ def test_memory_layout_of_the_input_does_not_matter(kind: str) -> None:
     torch.testing.assert_close(net(x.mT.contiguous().mT), net(x))
 
 
+@pytest.mark.parametrize("kind", UNETS)
+def test_kernels_and_features_have_the_channels_last_in_memory(kind: str) -> None:
+    net = build(kind)
+    assert net(encoding()).mT.is_contiguous()
+    for name, parameter in net.named_parameters():
+        if parameter.ndim == 4:
+            assert parameter.is_contiguous(memory_format=torch.channels_last), name
+
+
 def test_number_of_parameters() -> None:
     size = {"channels": 64, "num_layers": 6, "kernel_size": 5}
     # Six layers down and five up with skips, one up without, and the last layer.
