@@ -109,6 +109,9 @@ def faults_of_symbol(path: str) -> list[str]:
     for depth, part in enumerate(parts[1:], start=2):
         fields = getattr(found, "__dataclass_fields__", {})
         if hasattr(found, part) and part not in fields:
+            # The reference documents a method where it is written, not where it is inherited.
+            if isinstance(found, type) and part not in vars(found):
+                return [f"{path} is inherited: name the class that defines it"]
             found = getattr(found, part)
         elif part in fields and depth == len(parts):
             assert dataclasses.is_dataclass(found)
