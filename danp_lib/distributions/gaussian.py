@@ -23,7 +23,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 class LowRankNormal(Distribution):
     r"""A Gaussian with covariance :math:`WW^\top + \operatorname{diag}(v)` over a set of outputs.
 
-    Its arguments are those of :class:`torch.distributions.LowRankMultivariateNormal`, with a last
+    Its arguments are those of :class:`~torch.distributions.LowRankMultivariateNormal`, with a last
     dimension for the one output of a point.
 
     Args:
