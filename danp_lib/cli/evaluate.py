@@ -13,7 +13,7 @@ import torch
 from danp_lib._files import check_writable
 from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.cli.train import checked_device
-from danp_lib.data.generators import GENERATORS
+from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation.results import KINDS, run_benchmark, save_result
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord, evaluate
@@ -27,11 +27,11 @@ def read_tasks(tasks: str) -> Task:
         FileNotFoundError: If there is no such file.
         ValueError: If the file holds no tasks.
     """
-    if tasks in GENERATORS:
+    if tasks in DATASETS:
         return benchmark_tasks(tasks)
     if not Path(tasks).is_file():
         raise FileNotFoundError(
-            f"{tasks!r} is neither a task file nor a dataset ({', '.join(GENERATORS)})."
+            f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
         )
     return load_tasks(tasks)
 

@@ -17,6 +17,9 @@ from danp_lib.data.points import PointSet, Task
 Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a frequency, (lower, upper)."""
 
+NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
+"""The range of a standard deviation that is log-uniform, (lower, upper)."""
+
 
 def check_sizes(
     batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
@@ -43,15 +46,16 @@ class TaskGenerator(Configuration, ABC):
 
     Attributes:
         name: What checkpoints and runs know the class by; the class's own name where left out.
-        noise: Standard deviation of the observation noise on contexts and targets, in units of y.
-            The paper's data have none.
+        noise: Standard deviation of the observation noise on contexts and targets, in units of y;
+            or its range (lower, upper), where each task has one of its own, log-uniform. The
+            paper's data have none.
         domain: The box that all inputs lie in: (lower, upper), or such a pair for each of several
             dimensions.
     """
 
     name: ClassVar[str]
 
-    noise: NonNegativeFloat = 0.0
+    noise: NonNegativeFloat | NoiseRange = 0.0
     domain: Box = (-2.0, 2.0)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -70,11 +74,17 @@ class TaskGenerator(Configuration, ABC):
         return Domain.of(self.domain)
 
     def observe(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Add the observation noise, if there is any."""
+        """Add the observation noise to ``(batch, points, 1)``, if there is any."""
         if self.noise == 0.0:
             return y
+        scale: float | Tensor
+        if isinstance(self.noise, tuple):
+            low, high = self.noise
+            scale = low * (high / low) ** _uniform(len(y), generator).to(y.dtype)
+        else:
+            scale = self.noise
         eps = torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
-        return y + self.noise * eps
+        return y + scale * eps
 
     @abstractmethod
     def sample_task(
@@ -245,6 +255,26 @@ class SquareWave(Wave):
 
 
 @dataclass(frozen=True)
+class ReleasedSquareWave(SquareWave):
+    r"""Square waves as the authors' released code draws them: f(0) = 1, whatever the wave.
+
+    The code takes :math:`\phi \sim U(0, 1/\omega)` and gives 0 where the floor is even. That is
+    :math:`\phi \sim U(1, 1 + 1/\omega)` in the convention of :class:`SquareWave`, which draws none
+    of these waves.
+    """
+
+    name: ClassVar[str] = "square-released"
+
+    def sample_parameters(
+        self, batch_size: int, *, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
+        """Draw omega and phi, each ``(batch, 1, 1)``."""
+        low, high = self.frequency
+        omega = low + (high - low) * _uniform(batch_size, generator)
+        return omega, 1.0 + _uniform(batch_size, generator) / omega
+
+
+@dataclass(frozen=True)
 class GaussianProcess(Prior):
     r"""A zero-mean Gaussian process with kernel :math:`\exp(-|x - x'|^2 / 2\ell^2)`.
 
@@ -289,5 +319,25 @@ class GaussianProcess(Prior):
 
 
 GENERATORS: dict[str, type[Prior]] = {
-    cls.name: cls for cls in (Sawtooth, SquareWave, GaussianProcess)
+    cls.name: cls for cls in (Sawtooth, SquareWave, ReleasedSquareWave, GaussianProcess)
 }
+"""The classes of priors, by the names that checkpoints know them by."""
+
+DATASETS: dict[str, Prior] = {
+    "sawtooth": Sawtooth(),
+    "square": SquareWave(),
+    "gp": GaussianProcess(),
+}
+"""The datasets that models are trained and scored on, by name."""
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The parts of a name such as ``danp-f2-square``: ``danp-f2``, and the dataset ``square``.
+
+    Raises:
+        ValueError: If the name does not end in that of a dataset.
+    """
+    for dataset in sorted(DATASETS, key=len, reverse=True):
+        if name.endswith(f"-{dataset}"):
+            return name.removesuffix(f"-{dataset}"), dataset
+    raise ValueError(f"name must end in -{', -'.join(DATASETS)}, got {name!r}.")

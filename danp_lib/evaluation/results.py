@@ -19,7 +19,7 @@ import torch
 
 from danp_lib._config import from_dict, to_dict
 from danp_lib._files import data_folders, write_atomically
-from danp_lib.data.generators import GENERATORS
+from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate
@@ -36,7 +36,7 @@ They have the models' variance floor. On the GP they are a yardstick and no limi
 :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
 """
 
-NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in GENERATORS))
+NAMES = (*PRETRAINED, *(f"{CEILING}-{dataset}" for dataset in DATASETS))
 """What can be evaluated: the pretrained models, ``"ceiling-gp"`` and so on."""
 
 Content = TypeVar("Content", Evaluation, Marginals, Samples)
@@ -151,7 +151,7 @@ def load_model(
     """
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
-    kind, dataset = name.rsplit("-", 1)
+    kind, dataset = split_name(name)
     if kind == CEILING:
         model: Any = ORACLES[dataset]()
         weights, compiled = None, False

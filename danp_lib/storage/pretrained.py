@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from danp_lib._files import data_folders
-from danp_lib.data.generators import GENERATORS
+from danp_lib.data.generators import DATASETS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 from danp_lib.storage.origin import sha256
@@ -25,7 +25,7 @@ _VARIANTS = {
 PRETRAINED = {
     f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
     for variant, options in _VARIANTS.items()
-    for dataset in GENERATORS
+    for dataset in DATASETS
     if (variant, dataset) != ("danp-f2", "gp")  # that is danp-gp
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from danp_lib._config import to_dict
 from danp_lib._files import data_folders
-from danp_lib.data.generators import GENERATORS
+from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
 from danp_lib.storage.origin import sha256, versions
 
@@ -47,7 +47,7 @@ def make_benchmark(dataset: str) -> Task:
     """
     _check(dataset)
     generator = torch.Generator().manual_seed(SEEDS[dataset])
-    prior = GENERATORS[dataset]()
+    prior = DATASETS[dataset]
     parts = [
         prior.sample_task(
             TASKS_PER_SIZE,
@@ -71,7 +71,7 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
             no benchmark: delete the files by hand if you mean to.
     """
     folder = Path(folder)
-    paths = {dataset: folder / f"{dataset}.safetensors" for dataset in GENERATORS}
+    paths = {dataset: folder / f"{dataset}.safetensors" for dataset in DATASETS}
     for path in (*paths.values(), folder / HASHES):
         if path.exists():
             raise FileExistsError(f"{path} exists; benchmark sets are written once.")
@@ -80,7 +80,7 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
         metadata = {
             "dataset": dataset,
             "seed": str(SEEDS[dataset]),
-            "generator": json.dumps(to_dict(GENERATORS[dataset]())),
+            "generator": json.dumps(to_dict(DATASETS[dataset])),
             **versions(),
         }
         save_tasks(path, make_benchmark(dataset), metadata=metadata)
@@ -125,8 +125,8 @@ def benchmark_tasks(dataset: str) -> Task:
 
 
 def _check(dataset: str) -> None:
-    if dataset not in GENERATORS:
-        raise ValueError(f"dataset must be one of {', '.join(GENERATORS)}, got {dataset!r}.")
+    if dataset not in DATASETS:
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}.")
 
 
 def _padded(points: PointSet, num_points: int) -> PointSet:

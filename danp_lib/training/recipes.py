@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib.data.generators import GENERATORS, TaskGenerator
+from danp_lib.data.generators import DATASETS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
@@ -58,6 +58,7 @@ class Recipe:
     Attributes:
         name: ``"paper"`` or ``"fast"``.
         model: The kind of model.
+        dataset: The name of its dataset.
         model_config: Its architecture.
         task_generator: The prior over functions it is trained on.
         training: The run.
@@ -67,6 +68,7 @@ class Recipe:
 
     name: str
     model: str
+    dataset: str
     model_config: ConvNPConfig | DANPConfig
     task_generator: TaskGenerator
     training: TrainingConfig
@@ -77,7 +79,7 @@ class Recipe:
     def checkpoint_name(self) -> str:
         """The model's name among the pretrained ones, as in ``danp-f2-sawtooth``."""
         part = "" if self.num_levels is None else f"f{self.num_levels}-"
-        return f"{self.model}-{part}{self.task_generator.name}"
+        return f"{self.model}-{part}{self.dataset}"
 
     def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""
@@ -135,7 +137,7 @@ def recipe(
     for what, value, known in (
         ("recipe", name, RECIPES),
         ("model", model, tuple(MODELS)),
-        ("dataset", dataset, tuple(GENERATORS)),
+        ("dataset", dataset, tuple(DATASETS)),
     ):
         if value not in known:
             hint = "; data of your own are for Python, see the book" if what == "dataset" else ""
@@ -167,4 +169,5 @@ def recipe(
         seed=seed,
     )
     num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
-    return Recipe(name, model, config, GENERATORS[dataset](), training, num_steps, num_levels)
+    prior = DATASETS[dataset]
+    return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from danp_lib.data.generators import split_name
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals
 from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
@@ -25,7 +26,7 @@ RECORD = TaskRecord(3, -1.0, "both", 512, 12.5, 1537, 2.0)
 
 
 def origin(name: str, weights: str | None = "a" * 64) -> Origin:
-    dataset = name.rsplit("-", 1)[1]
+    dataset = split_name(name)[1]
     machine = Hardware("a processor", None, 1)
     return Origin(name, dataset, weights, "b" * 64, 0, None, machine, "0.1.0", "2.13.0")
 

@@ -287,7 +287,7 @@ def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
         torch.testing.assert_close(result.values, expected.values, rtol=0, atol=0)
         assert result.forward_passes == expected.forward_passes == 2 * 4
     exact = log_likelihood(plain, task, generator=seeded(3)).values
-    assert (exact - expected.values).abs().min() > 1e-6
+    assert (exact - expected.values).abs().max() > 1e-5
 
 
 def test_an_exact_predictive_is_scored_by_its_own_density() -> None:

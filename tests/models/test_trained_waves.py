@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from danp_lib.data.generators import split_name
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained
 from danp_lib.storage.tasks import TASKS_PER_SIZE, benchmark_tasks
 
@@ -14,7 +15,7 @@ WAVES = [n for n in PRETRAINED if n.startswith("danp") and n.endswith(("sawtooth
 @pytest.mark.parametrize("name", WAVES)
 def test_no_component_leaves_the_range_of_waves(name: str) -> None:
     model = load_pretrained(name)
-    tasks = benchmark_tasks(name.rsplit("-", 1)[1])
+    tasks = benchmark_tasks(split_name(name)[1])
     for row in range(0, tasks.batch_size, 2 * TASKS_PER_SIZE):
         task = tasks[row]
         generator = torch.Generator().manual_seed(row)

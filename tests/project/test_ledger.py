@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 
+from danp_lib.data.generators import split_name
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.results import load_result, result_name, results_folder
 from danp_lib.evaluation.score import Evaluation
@@ -156,7 +157,7 @@ def measured(result: str, scores: dict[str, dict[str, dict[str, Any]]]) -> str |
     The two averages are of different models on different tasks, so that the variance of their
     difference is the sum of their variances.
     """
-    model, dataset = result.rsplit("-", 1)
+    model, dataset = split_name(result)
     paper, paper_ci95 = PAPER[dataset][model]
     row = scores[dataset][model]
     if row["ours"] is None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+from danp_lib.data.generators import split_name
 from danp_lib.data.points import save_tasks
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
@@ -40,9 +41,7 @@ EVERYTHING = {
     "figures": 1,
 }
 SAMPLED = sum(
-    len(CONFIG["estimators"][name.rsplit("-", 1)[0]])
-    for name in PRETRAINED
-    if name.startswith("danp")
+    len(CONFIG["estimators"][split_name(name)[0]]) for name in PRETRAINED if name.startswith("danp")
 )
 """Estimates from samples: of every DANP by each of its estimators."""
 MINIATURE: dict[str, Any] = {
@@ -117,7 +116,7 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
 
 def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
     for name in (*PRETRAINED, "ceiling-sawtooth", "ceiling-square", "ceiling-gp"):
-        estimators = CONFIG["estimators"][name.rsplit("-", 1)[0]]
+        estimators = CONFIG["estimators"][split_name(name)[0]]
         for estimator, num_samples in estimators.items():
             path = ROOT / "results" / f"{name}-{estimator}.json"
             if path.is_file():

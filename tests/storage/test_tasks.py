@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from danp_lib.data.generators import GENERATORS, GaussianProcess
+from danp_lib.data.generators import DATASETS, GaussianProcess
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import SawtoothOracle, SquareWaveOracle
 from danp_lib.storage import tasks as benchmark
@@ -23,8 +23,8 @@ from danp_lib.storage.tasks import (
     write_benchmarks,
 )
 
-SETS = {dataset: benchmark_tasks(dataset) for dataset in GENERATORS}
-datasets = pytest.mark.parametrize("dataset", GENERATORS)
+SETS = {dataset: benchmark_tasks(dataset) for dataset in DATASETS}
+datasets = pytest.mark.parametrize("dataset", DATASETS)
 
 
 def pool_of(task: Task) -> PointSet:
@@ -36,7 +36,7 @@ def pool_of(task: Task) -> PointSet:
 def test_the_file_is_the_published_one(dataset: str) -> None:
     path = benchmark_path(dataset)
     published = json.loads((path.parent / HASHES).read_text())
-    assert set(published) == set(GENERATORS)
+    assert set(published) == set(DATASETS)
     assert sha256(path) == published[dataset]
 
 
@@ -46,7 +46,7 @@ def test_the_file_says_how_it_was_made(dataset: str) -> None:
         metadata = stored.metadata()
     assert metadata["dataset"] == dataset
     assert int(metadata["seed"]) == SEEDS[dataset]
-    prior = GENERATORS[dataset]()
+    prior = DATASETS[dataset]
     fields = json.loads(metadata["generator"])
     assert fields.pop("domain") == list(prior.domain)
     assert fields == {key: _as_json(getattr(prior, key)) for key in fields}
@@ -185,7 +185,7 @@ def test_sets_are_written_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "sets"
     write_benchmarks(folder)
     hashes = json.loads((folder / HASHES).read_text())
-    assert hashes == {name: sha256(folder / f"{name}.safetensors") for name in GENERATORS}
+    assert hashes == {name: sha256(folder / f"{name}.safetensors") for name in DATASETS}
     with pytest.raises(FileExistsError, match="written once"):
         write_benchmarks(folder)
     write_benchmarks(tmp_path / "again")
