@@ -30,8 +30,8 @@ from danp_lib.models.danp import DANP
 from danp_lib.nn.unet import ACTIVATION_BOUND
 
 SCRIPTS = (
-    *("weights", "kernels", "setconv", "unet", "head", "conditioning", "denoising"),
-    *("exact", "plot", "sampler", "widget"),
+    *("parts", "weights", "kernels", "setconv", "unet", "head", "conditioning", "denoising"),
+    *("priors", "exact", "plot", "sampler", "widget", "noising", "prior", "render"),
 )
 """The parts of :func:`page_script`, in their order."""
 
