@@ -16,7 +16,7 @@
     constructor(state, el) {
       this.state = state;
       this.el = el;
-      this.name = state.get("model") || DATA[0];
+      this.name = state.get("model") || state.get("models")?.[0] || DATA[0];
       this.level = 0;
       this.seed = state.get("seed") ?? 0;
       this.samples = state.get("samples") ?? 16;
@@ -76,7 +76,7 @@
     }
 
     #choices() {
-      const names = DATA.includes(this.name) ? DATA.filter((name) => DANP.folder || DANP.models[name]) : [this.name];
+      const names = this.state.get("models") ?? (DATA.includes(this.name) ? DATA : [this.name]);
       this.dataChoice = choice(names.map((name) => [name, DANP.describe(name).title]), this.name);
       this.samplesChoice = choice(SAMPLES.map((value) => [value, String(value)]), this.samples);
       this.levelChoice = slider(0, 0, 1, 0);
