@@ -59,11 +59,12 @@
       const { head, config } = this;
       if (!config.conditioned || config.rank === 0) known = [];
       const inputs = [...xt];
-      for (const { x } of known) inputs.push(...x);
+      for (const { x } of known.slice(1)) inputs.push(...x);
       const hidden = head.hidden(features, inputs);
       const target = head.gaussian(hidden, 0, xt.length, 0, VARIANCE_FLOOR);
       let first = xt.length;
       const given = known.map(({ x, y }, level) => {
+        if (level === 0) return [head.precise(features, x, KNOWN_VARIANCE), y];
         const gaussian = head.gaussian(hidden, first, x.length, level, KNOWN_VARIANCE);
         first += x.length;
         return [gaussian, y];

@@ -153,6 +153,19 @@
     return chosen;
   }
 
+  const FEW = 32;
+
+  /**
+   * Waves to draw and how opaque: all of a few, the more probable the darker, or `count` draws from many.
+   * Returns [[wave, opacity], ...].
+   */
+  function shown(found, count, uniform) {
+    const { waves, weights } = found, most = Math.max(...weights);
+    if (waves.length <= FEW) return waves.map((wave, i) => [wave, 0.1 + (0.9 * weights[i]) / most]);
+    const opacity = Math.max(0.2, count ** -0.5);
+    return choose(found, count, uniform).map((wave) => [wave, opacity]);
+  }
+
   const XT = 257;
 
   /**
@@ -183,8 +196,6 @@
     return none(NEAR);
   };
 
-  const FEW = 32;
-
   /** How many waves are left, and how probable the first among them is, in words. */
   function describe({ waves, weights }) {
     if (waves.length > FEW) return "a continuum of waves is left";
@@ -193,5 +204,5 @@
     return `${waves.length} waves are left, the most probable with probability ${most.toFixed(2)}`;
   }
 
-  DANP.exact = { gp: exactGP, drawGP, sawtooth, square, choose, describe };
+  DANP.exact = { gp: exactGP, drawGP, sawtooth, square, shown, describe };
 })((globalThis.DANP = globalThis.DANP || {}));

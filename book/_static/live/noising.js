@@ -98,8 +98,7 @@
       this.shown = { x, y, signal, variance };
       this.plot.setRanges(domain, [yRange[0] - reach, yRange[1] + reach], null);
       if (!this.plot.width) return;
-      const lines = this.clean.checked ? f.lines(domain) : [];
-      this.plot.draw({ sets: [{ x, y }], lines });
+      this.plot.draw({ sets: [{ x, y }], functions: this.clean.checked ? [[f, 1]] : [] });
     }
   }
 

@@ -47,11 +47,11 @@
     }
 
     /**
-     * @param {{xt, curves, sets, band, lines, points, jump, opacity}} shown  Curves are arrays along xt, sets are
+     * @param {{xt, curves, sets, band, functions, truth, points, jump, opacity}} shown  Curves are arrays along xt, sets are
      *   {x, y}; a rise or fall of more than `jump` between neighbours is not drawn as a line. A band is
-     *   {xt, mean, sd}, lines are lists of points; both are exact. `truth` is lines too, in the model's color.
+     *   {xt, mean, sd}, functions are pairs of one of priors.js and its opacity: both are exact. `truth` is a function.
      */
-    draw({ xt = [], curves = [], sets = [], band = null, lines = [], truth = [], points = [], jump = Infinity, opacity = 1 }) {
+    draw({ xt = [], curves = [], sets = [], band = null, functions = [], truth = null, points = [], jump = Infinity, opacity = 1 }) {
       const style = getComputedStyle(this.canvas), color = (name) => style.getPropertyValue(`--danp-${name}`);
       const pen = this.canvas.getContext("2d");
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -63,9 +63,11 @@
       pen.clip();
       if (band) this.#band(pen, band, color("exact"));
       pen.lineWidth = 2;
-      pen.globalAlpha = opacity;
       pen.strokeStyle = color("exact");
-      for (const line of lines) this.#path(pen, line);
+      for (const [f, opaque] of functions) {
+        pen.globalAlpha = opaque;
+        this.#function(pen, f);
+      }
       pen.strokeStyle = pen.fillStyle = color("model");
       pen.globalAlpha = opacity;
       pen.lineWidth = 1.5;
@@ -73,7 +75,7 @@
       for (const curve of curves) this.#line(pen, xt, curve, jump);
       for (const set of sets) this.#dots(pen, set);
       pen.globalAlpha = 1;
-      for (const line of truth) this.#path(pen, line);
+      if (truth) this.#function(pen, truth);
       if (band) {
         pen.strokeStyle = color("exact");
         pen.lineWidth = 2;
@@ -85,9 +87,10 @@
       pen.restore();
     }
 
-    #path(pen, points) {
+    #function(pen, f) {
       pen.beginPath();
-      for (const point of points) pen.lineTo(...this.toPage(point));
+      for (const piece of f.lines(this.xRange))
+        piece.forEach((point, i) => (i ? pen.lineTo(...this.toPage(point)) : pen.moveTo(...this.toPage(point))));
       pen.stroke();
     }
 

@@ -79,12 +79,15 @@
       const size = Number(this.draws.value), random = DANP.randomness(this.seed, 2);
       if (this.kind.value === "gp") {
         const sd = DANP.posterior(points, this.prior).sd ?? [0];
-        const mean = sd.reduce((a, b) => a + b, 0) / sd.length;
-        return { drawn: DANP.exact.drawGP(points, this.prior, size, random), left: `the standard deviation is ${number(mean)} on average` };
+        const mean = sd.reduce((a, b) => a + b, 0) / sd.length, opacity = Math.max(0.2, size ** -0.5);
+        return {
+          drawn: DANP.exact.drawGP(points, this.prior, size, random).map((f) => [f, opacity]),
+          left: `the standard deviation is ${number(mean)} on average`,
+        };
       }
       const found = DANP.posterior(points, this.prior);
       return found.waves
-        ? { drawn: DANP.exact.choose(found, size, random.uniform), left: DANP.exact.describe(found) }
+        ? { drawn: DANP.exact.shown(found, size, random.uniform), left: DANP.exact.describe(found) }
         : { drawn: [], left: found.why };
     }
 
@@ -100,11 +103,7 @@
       this.canvas.setAttribute("aria-label", `${drawn.length} functions. ${this.status.textContent}`);
       this.plot.setRanges(this.prior.domain, DANP.priors[this.kind.value].yRange, null);
       if (!this.plot.width) return;
-      const { domain } = this.prior, opacity = Math.max(0.15, drawn.length ** -0.5);
-      this.plot.draw({
-        lines: drawn.flatMap((f) => f.lines(domain)), opacity, points: this.points,
-        truth: this.truth.checked ? this.hidden.lines(domain) : [],
-      });
+      this.plot.draw({ functions: drawn, points: this.points, truth: this.truth.checked ? this.hidden : null });
     }
   }
 

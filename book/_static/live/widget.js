@@ -9,7 +9,7 @@
   };
   const MOST_POINTS = 30;
   const SAMPLES = [1, 2, 4, 8, 16, 32, 64];
-  const EXACT_SAMPLES = 32, EXACT_OPACITY = 0.2;
+  const EXACT_SAMPLES = 32;
   const { make, choice, slider, number, clamp, count } = DANP.parts;
 
   class Live {
@@ -384,7 +384,7 @@
       this.exactFrame.hidden = !(waves || (why && this.name !== "danp-gp"));
       if (!waves) return this.exactText.replaceChildren(why ?? "");
       const near = within ? `, over waves within ${within} of the points` : "";
-      this.exactText.replaceChildren(make("span", { className: "danp-of-exact" }, `samples of the exact posterior${near}`));
+      this.exactText.replaceChildren(make("span", { className: "danp-of-exact" }, `exact posterior${near}; darker is more probable`));
       this.exactCanvas.setAttribute("aria-label", `Exact posterior: ${DANP.exact.describe(this.exact)}.`);
     }
 
@@ -393,9 +393,8 @@
       const { waves } = this.exact ?? {};
       // A band is drawn with the samples; they follow as soon as there are some.
       if (this.exactFrame.hidden) return this.sampler ? undefined : this.#draw();
-      const shown = waves ? DANP.exact.choose(this.exact, EXACT_SAMPLES) : [];
-      const lines = shown.flatMap((wave) => wave.lines(this.exactPlot.xRange));
-      this.exactPlot.draw({ lines, opacity: EXACT_OPACITY, points: this.points });
+      const functions = waves ? DANP.exact.shown(this.exact, EXACT_SAMPLES) : [];
+      this.exactPlot.draw({ functions, points: this.points });
     }
   }
 
