@@ -662,9 +662,9 @@ def test_noising_is_the_library_s(site: Site, open_page: Callable[..., Page]) ->
     page = open_page(site.file, "noising.html")
     shown, before = f"{LIVE}.shown", picture(page)
     for beta, num_levels, level in ((0.085, 3, 3), (0.6, 10, 10), (0.6, 10, 2), (0.6, 10, 0)):
-        page.get_by_label("β").fill(str(beta))
-        page.get_by_label("F", exact=True).fill(str(num_levels))
-        page.get_by_label("Level").fill(str(level))
+        page.get_by_label("β, noise").fill(str(beta))
+        page.get_by_label("F, number of levels").fill(str(num_levels))
+        page.get_by_role("slider", name=re.compile("^Level")).fill(str(level))
         schedule = NoiseSchedule(beta, num_levels)
         signal, variance = schedule.signal(level), schedule.variance(level)
         assert page.evaluate(f"{shown}.signal") == pytest.approx(signal)

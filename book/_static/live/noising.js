@@ -28,6 +28,8 @@
       this.beta = slider(0.01, 0.99, 0.005, 0.085);
       this.numLevels = slider(1, MOST_LEVELS, 1, 3);
       this.level = slider(0, 3, 1, 3);
+      this.beta.setAttribute("aria-label", "β, noise of one step");
+      this.numLevels.setAttribute("aria-label", "F, number of levels");
       this.clean = make("input", { type: "checkbox", checked: true });
       this.other = make("button", { type: "button" }, "Another function");
       this.status = make("p", { className: "danp-status", role: "status" });
