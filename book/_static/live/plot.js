@@ -49,7 +49,7 @@
     /**
      * @param {{xt, curves, sets, band, functions, truth, points, jump, opacity}} shown  Curves are arrays along xt, sets are
      *   {x, y}; a rise or fall of more than `jump` between neighbours is not drawn as a line. A band is
-     *   {xt, mean, sd}, functions are pairs of one of priors.js and its opacity: both are exact. `truth` is a function.
+     *   {xt, mean, sd}, functions are pairs of one of priors.js and its opacity: both are exact. `truth` is one such function.
      */
     draw({ xt = [], curves = [], sets = [], band = null, functions = [], truth = null, points = [], jump = Infinity, opacity = 1 }) {
       const style = getComputedStyle(this.canvas), color = (name) => style.getPropertyValue(`--danp-${name}`);
@@ -75,6 +75,7 @@
       for (const curve of curves) this.#line(pen, xt, curve, jump);
       for (const set of sets) this.#dots(pen, set);
       pen.globalAlpha = 1;
+      pen.strokeStyle = color("ink");
       if (truth) this.#function(pen, truth);
       if (band) {
         pen.strokeStyle = color("exact");

@@ -30,7 +30,7 @@
       this.legend = make("p", { className: "danp-legend" },
         make("span", { className: "danp-of-context" }, "points of the hidden function"),
         (this.drawsKey = make("span", { className: "danp-of-exact" })),
-        (this.truthKey = make("span", { className: "danp-of-model" }, "the hidden function")));
+        (this.truthKey = make("span", { className: "danp-of-truth" }, "the hidden function")));
       this.el.replaceChildren(tools, this.frame, this.legend, this.status);
       this.el.setAttribute("aria-label", "Functions of a prior, and those that points leave");
       this.kind.addEventListener("input", () => this.begin());
