@@ -53,7 +53,7 @@ FLAGS = [
 ]
 PATIENCE = 300_000  # milliseconds; a busy machine is not a failure
 TOLERANCE = 1e-4
-"""In units of y, for float32's rounding through F + 1 passes. Torch's own is 2e-4 for 30 points of a
+"""In units of y, for float32's rounding through F + 1 passes. Torch's is 2e-4 for 30 points of a
 Gaussian process, so it computes the reference in float64."""
 
 MODELS = ("danp-sawtooth", "danp-f2-sawtooth", "danp-square", "danp-gp")
