@@ -1,4 +1,4 @@
-"""Where tasks are drawn from, and the priors over functions: the paper's (Appendix B.1), and one of its code."""
+"""Where tasks are drawn from, and the priors over functions: the paper's and its code's."""
 
 from __future__ import annotations
 
