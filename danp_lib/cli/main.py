@@ -222,8 +222,9 @@ def benchmark(
     measure: Annotated[
         str,
         typer.Option(
-            help="likelihood; marginals (CRPS and coverage); or samples (the likelihood of a DANP "
-            "against the number of samples)."
+            help="likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP "
+            "against the number of samples); or used (a DANP's likelihood and marginals, from "
+            "samples of its own and its defensive component)."
         ),
     ] = "likelihood",
     out: Annotated[Path, typer.Option(help="A folder for the result.")] = Path("results"),

@@ -9,6 +9,7 @@ from typing import Any
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import CEILING, load_result, result_name, results_folder
 from danp_lib.evaluation.score import Evaluation
+from danp_lib.evaluation.used import Used
 
 _SQUARE = {
     "danp": (97.16, 4.90),
@@ -58,6 +59,12 @@ FURTHER: dict[str, tuple[str, str]] = {
 }
 """The model and the estimator of each row that is shown where there is a result."""
 
+AS_USED = "danp (as used)"
+"""The row of the DANP with nothing but samples of its own, and its defensive component.
+
+Likelihood, CRPS and coverage are those of one mixture; see :class:`~danp_lib.evaluation.used.Used`.
+"""
+
 MEASURES = (
     "paper_ci95",
     "fewest_samples",
@@ -85,7 +92,8 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
 
     Returns:
         The numbers, ``None`` where there is none: the paper has no ceiling, and a model without a
-        result has no score of ours. Rows of :data:`FURTHER` without a result are left out.
+        result has no score of ours. Rows of :data:`FURTHER` and :data:`AS_USED` without a
+        result are left out.
 
     Raises:
         ValueError: If a file is not a result, one of something else than its name says, or one of
@@ -99,7 +107,8 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
             for label, estimator in ESTIMATOR_OF.items()
         )
         further = ((label, _row(folder, dataset, label, *of)) for label, of in FURTHER.items())
-        shown = ((label, row) for label, row in further if row["ours"] is not None)
+        rows_of_danps = (*further, (AS_USED, _used_row(folder, dataset)))
+        shown = ((label, row) for label, row in rows_of_danps if row["ours"] is not None)
         rows[dataset] = dict([first, *shown, *others])
     return rows
 
@@ -125,9 +134,25 @@ def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> 
         if row["ours"] is None:
             weights = marginals.origin.weights
         _check(path, (name, weights), (marginals.origin.name, marginals.origin.weights))
-        for key in ("crps", "crps_ci95", "coverage_50", "coverage_90"):
-            row[key] = getattr(marginals.content, key)
+        row |= _marginal_scores(marginals.content)
     return row
+
+
+def _used_row(folder: Path, dataset: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(
+        ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
+    )
+    path = folder / result_name(f"danp-{dataset}", "used")
+    if path.is_file():
+        result = load_result(path, Used)
+        _check(path, (f"danp-{dataset}", None), (result.origin.name, None))
+        row |= _scores(result.content.evaluation) | _marginal_scores(result.content.marginals)
+    return row
+
+
+def _marginal_scores(marginals: Marginals) -> dict[str, Any]:
+    keys = ("crps", "crps_ci95", "coverage_50", "coverage_90")
+    return {key: getattr(marginals, key) for key in keys}
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:

@@ -313,7 +313,7 @@ class DANP(NeuralProcess):
         context, xt = context.expand(batch), xt.expand(batch, -1, -1)
         inputs = xt if auxiliary_inputs == "target" else None
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
-        return self._with_defense(_mixture(samples, xt), context, xt)
+        return self._with_defense(_mixture(samples, xt), self._encode_for_defense(context), xt)
 
     def condition_on(
         self,
@@ -331,22 +331,27 @@ class DANP(NeuralProcess):
         self.core.check([("context", context)])
         count = context.batch_size
         samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
+        encoded = self._encode_for_defense(context)
 
         def predictive(xt: Tensor) -> Mixture:
             self.core.check([("context", context)], xt)
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
             xt = xt.expand(count, -1, -1)
-            return self._with_defense(_mixture(samples, xt), context, xt)
+            return self._with_defense(_mixture(samples, xt), encoded, xt)
 
         return predictive
 
-    def _with_defense(self, mixture: Mixture, context: PointSet, xt: Tensor) -> Mixture:
+    def _encode_for_defense(self, context: PointSet) -> EncodedContext | None:
+        return self.encode(context) if self.config.defensive_weight else None
+
+    def _with_defense(
+        self, mixture: Mixture, encoded: EncodedContext | None, xt: Tensor
+    ) -> Mixture:
         """The mixture with the defensive component as its last, if that has a weight."""
-        weight = self.config.defensive_weight
-        if weight == 0.0:
+        if encoded is None:
             return mixture
-        last = self.defensive(self.encode(context), xt)
+        weight, last = self.config.defensive_weight, self.defensive(encoded, xt)
         components = LowRankNormal(
             *(
                 torch.cat([getattr(mixture.components, name), getattr(last, name)[:, None]], dim=1)
