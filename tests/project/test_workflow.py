@@ -26,6 +26,7 @@ EVERYTHING = {
     # The DANPs by the paper's estimator too, and the ceilings.
     "evaluate": len(PRETRAINED) + 2 * len(DATASETS),
     "marginals": len(PRETRAINED) + len(DATASETS),
+    "used": len(DATASETS),
     "samples": 1,
     "cost": 1,
     "table": 1,
@@ -107,6 +108,7 @@ def test_in_a_clone_only_the_table_and_the_figures_are_made(clone: Path) -> None
         ("marginals", "results/danp-gp-marginals.json"),
         ("table", "reproduced/table-1.txt"),
         ("train", "checkpoints/danp-gp.safetensors"),
+        ("used", "results/danp-gp-used.json"),
     ]
 
 
