@@ -22,11 +22,17 @@ _VARIANTS = {
     "danp-seed1": "--model danp --seed 1",
 }
 
+_ABSENT = {
+    ("danp-f2", "gp"),  # that is danp-gp
+    ("danp-f2", "square-released"),
+    ("danp-seed1", "square-released"),
+}
+
 PRETRAINED = {
     f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
     for variant, options in _VARIANTS.items()
     for dataset in DATASETS
-    if (variant, dataset) != ("danp-f2", "gp")  # that is danp-gp
+    if (variant, dataset) not in _ABSENT
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 

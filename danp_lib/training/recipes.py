@@ -18,11 +18,12 @@ from danp_lib.training.resume import TrainingConfig
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
     "square": (3, 0.153),
+    "square-released": (3, 0.153),
     "gp": (2, 0.2115),
 }
 """F and beta of the DANP of each dataset, from Table 2."""
 
-_FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+_FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "square-released": 0.06, "gp": 0.08}
 
 _EPOCH = 2**14 // 16
 _TRAINING = {
@@ -125,7 +126,7 @@ def recipe(
             full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
             joint Gaussians conditioned on what is known.
         model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        dataset: ``"sawtooth"``, ``"square"`` or ``"gp"``.
+        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
         num_steps: Length of the run, where it is not to be the recipe's.
         num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
             the same noise variance at the last level.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from workflow_runs import CONFIG, ROOT, WORKFLOW, count, jobs_of, plan, snakemake
 
-from danp_lib.data.generators import split_name
+from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation
@@ -23,8 +23,10 @@ from danp_lib.storage.pretrained import PRETRAINED
 SHIPPED = [name for name in PRETRAINED if (ROOT / "checkpoints" / f"{name}.json").is_file()]
 EVERYTHING = {
     "train": len(PRETRAINED),
-    "evaluate": len(PRETRAINED) + 3 + 3,  # the DANPs by the paper's estimator too, and the ceilings
-    "marginals": len(PRETRAINED) + 3,
+    # The DANPs by the paper's estimator too, and the ceilings.
+    "evaluate": len(PRETRAINED) + 2 * len(DATASETS),
+    "marginals": len(PRETRAINED) + len(DATASETS),
+    "used": len(DATASETS),
     "samples": 1,
     "cost": 1,
     "table": 1,
@@ -55,7 +57,7 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
 
 
 def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
-    for name in (*PRETRAINED, "ceiling-sawtooth", "ceiling-square", "ceiling-gp"):
+    for name in (*PRETRAINED, *(f"ceiling-{dataset}" for dataset in DATASETS)):
         estimators = CONFIG["estimators"][split_name(name)[0]]
         for estimator, num_samples in estimators.items():
             path = ROOT / "results" / f"{name}-{estimator}.json"
@@ -106,6 +108,7 @@ def test_in_a_clone_only_the_table_and_the_figures_are_made(clone: Path) -> None
         ("marginals", "results/danp-gp-marginals.json"),
         ("table", "reproduced/table-1.txt"),
         ("train", "checkpoints/danp-gp.safetensors"),
+        ("used", "results/danp-gp-used.json"),
     ]
 
 

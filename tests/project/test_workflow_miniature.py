@@ -29,6 +29,7 @@ MINIATURE: dict[str, Any] = {
     "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
     "compiled": None,
     "marginals": "--num-samples 4",
+    "used": "--num-samples 4",
     "samples": "--max-samples 100",
     "cost": "--threads 1 --num-targets 1 2 --num-samples 2 --seconds 0",
 }
