@@ -57,8 +57,8 @@ def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:
             assert (row.pop("paper"), row.pop("paper_ci95")) == expected
             assert set(row.values()) == {None}
     # What the paper concludes from its table.
-    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items()}
-    assert best == dict.fromkeys(DATASETS, "danp") | {"gp": "convgnp"}
+    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items() if rows}
+    assert best == {"sawtooth": "danp", "square-released": "danp", "gp": "convgnp"}
 
 
 def test_it_shows_the_results_there_are(tmp_path: Path) -> None:
