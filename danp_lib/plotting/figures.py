@@ -230,8 +230,9 @@ def plot_level_predictives(
             _line(ax, x, mean, color=look.INK, lw=1.0, ls=dashes, label=label)
         ax.set(title=f"level {level}")
     last = grid.flat[count - 1]
-    plot_density(last, x, exact, y_range=y_range, color=look.GREY)
-    _truth(last, truth)
+    plot_density(last, x, exact, y_range=y_range, color=look.GREY, num_bins=40)
+    if truth is not None:
+        _line(last, *truth, color=look.INK, lw=1.2, ls=":", label="true function")
     last.set(title="exact")
     for ax in grid.flat[:count]:
         plot_points(ax, context, "context")
