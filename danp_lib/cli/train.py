@@ -137,7 +137,7 @@ def command_line(
     """The command that trains this, with the options that are not the defaults."""
     options = {
         "model": recipe.model,
-        "dataset": recipe.task_generator.name,
+        "dataset": recipe.dataset,
         "recipe": recipe.name,
         "seed": recipe.training.seed,
         "levels": recipe.num_levels,

@@ -68,6 +68,9 @@ class ConvNPConfig(Configuration):
         head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
         head_channels: Units of each.
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
+        observation_noise: Least standard deviation of the noise of the data. Its square is the
+            least independent variance of an output, predicted or known; the rest is learned. 0 for
+            data free of noise, whose known values are taken as exact.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -84,6 +87,7 @@ class ConvNPConfig(Configuration):
     head_layers: NonNegativeInt = 2
     head_channels: PositiveInt = 128
     conditioned: bool = False
+    observation_noise: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -241,7 +245,7 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = floor + F.softplus(raw)
+        variance = max(floor, self.config.observation_noise**2) + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)

@@ -16,6 +16,7 @@ from danp_lib._config import (
     to_dict,
 )
 from danp_lib._files import write_atomically
+from danp_lib.data.generators import dataset_name
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import Hardware, sha256
 
@@ -84,7 +85,7 @@ def make_card(
         return Card(
             name=path.stem,
             model=header.model,
-            dataset=header.task_generator.name,
+            dataset=dataset_name(header.task_generator),
             recipe=fields["recipe"],
             seed=fields["training"]["seed"],
             steps=fields["steps"],

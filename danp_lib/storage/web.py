@@ -115,11 +115,13 @@ def _page_config(
         ("channels", base.channels, base.channels % 8 == 0),
         ("head_channels", base.head_channels, base.head_channels % 8 == 0),
         ("head_layers", base.head_layers, base.head_layers > 0),
+        ("observation_noise", base.observation_noise, base.observation_noise == 0.0),
     ):
         if not right:
             raise ValueError(
                 "model must have one input dimension, the full-resolution U-Net, a head with "
-                f"hidden layers, and multiples of 8 channels, for a page to run it; got "
+                "hidden layers, multiples of 8 channels, and data free of noise, for a page to "
+                "run it; got "
                 f"{name}={value!r}."
             )
     config: dict[str, Any] = {

@@ -19,10 +19,13 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
     "square": (3, 0.153),
     "gp": (2, 0.2115),
+    "gp-noisy": (2, 0.2115),
+    "sawtooth-noisy": (3, 0.08526),
 }
-"""F and beta of the DANP of each dataset, from Table 2."""
+"""F and beta of the DANP of each dataset, from Table 2; noisy data take those of their functions."""
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+_FINAL_VARIANCE |= {"gp-noisy": 0.08, "sawtooth-noisy": 0.02}
 
 _EPOCH = 2**14 // 16
 _TRAINING = {
@@ -125,7 +128,7 @@ def recipe(
             full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
             joint Gaussians conditioned on what is known.
         model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        dataset: ``"sawtooth"``, ``"square"`` or ``"gp"``.
+        dataset: One of :data:`~danp_lib.data.generators.DATASETS`.
         num_steps: Length of the run, where it is not to be the recipe's.
         num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
             the same noise variance at the last level.
@@ -144,8 +147,9 @@ def recipe(
             raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}.")
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
+    prior = DATASETS[dataset]
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
-    fast = ConvNPConfig(rank=rank, conditioned=rank > 0)
+    fast = ConvNPConfig(rank=rank, conditioned=rank > 0, observation_noise=prior.least_noise)
     base = paper_config(rank=rank) if name == "paper" else fast
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
@@ -169,5 +173,4 @@ def recipe(
         seed=seed,
     )
     num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
-    prior = DATASETS[dataset]
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)
