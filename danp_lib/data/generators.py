@@ -21,6 +21,13 @@ NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a standard deviation that is log-uniform, (lower, upper)."""
 
 
+def noise_in_words(noise: float | tuple[float, float]) -> str:
+    """An observation noise, or its range, in words."""
+    if isinstance(noise, tuple):
+        return f"standard deviation {noise[0]:g} to {noise[1]:g}, log-uniform"
+    return f"standard deviation {noise:g}" if noise else "none added"
+
+
 def check_sizes(
     batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
 ) -> tuple[int, int]:
@@ -331,15 +338,22 @@ DATASETS: dict[str, Prior] = {
     "sawtooth": Sawtooth(),
     "square": SquareWave(),
     "gp": GaussianProcess(),
+}
+"""The datasets that models are trained and scored on, by name."""
+
+NOISY = {
     "gp-noisy": GaussianProcess(noise=(0.01, 0.3)),
     "sawtooth-noisy": Sawtooth(noise=(0.01, 0.3)),
 }
-"""The datasets that models are trained and scored on, by name."""
+"""Datasets with observation noise, by name: models are trained on them, without a benchmark."""
+
+PRIORS: dict[str, Prior] = DATASETS | NOISY
+"""All that recipes train on, by name."""
 
 
 def dataset_name(task_generator: TaskGenerator) -> str:
     """The dataset that a source of tasks is, or its own name where it is none of them."""
-    names = (name for name, prior in DATASETS.items() if prior == task_generator)
+    names = (name for name, prior in PRIORS.items() if prior == task_generator)
     return next(names, task_generator.name)
 
 
@@ -349,7 +363,7 @@ def split_name(name: str) -> tuple[str, str]:
     Raises:
         ValueError: If the name does not end in that of a dataset.
     """
-    for dataset in sorted(DATASETS, key=len, reverse=True):
+    for dataset in sorted(PRIORS, key=len, reverse=True):
         if name.endswith(f"-{dataset}"):
             return name.removesuffix(f"-{dataset}"), dataset
-    raise ValueError(f"name must end in -{', -'.join(DATASETS)}, got {name!r}.")
+    raise ValueError(f"name must end in -{', -'.join(PRIORS)}, got {name!r}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.models.contexts import (
+    ContextWarning,
+    TrainingContexts,
+    checking_contexts,
+    log_density_per_point,
+    unchecked_contexts,
+)
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
 
@@ -297,12 +305,16 @@ class NeuralProcess(nn.Module, ABC):
             rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
         config: The configuration.
         core: The network, with one context channel and one output for each level.
+        training_contexts: What its contexts in training were like, where that was measured: then
+            a prediction for another kind of context comes with a
+            :class:`~danp_lib.models.contexts.ContextWarning`.
     """
 
     name: ClassVar[str]
     autoregressive: ClassVar[bool] = False
     config: Any
     core: ConvNPCore
+    training_contexts: TrainingContexts | None = None
 
     @property
     def num_levels(self) -> int:
@@ -326,6 +338,27 @@ class NeuralProcess(nn.Module, ABC):
         return self.core([batch.context, *auxiliary], batch.target.x, batch.level)
 
     @abstractmethod
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """Log-density of the context's own outputs in nats a point, ``(batch,)``, without checks.
+
+        See :mod:`danp_lib.models.contexts`.
+        """
+
+    def check_context(self, context: PointSet) -> None:
+        """Warn if a context is unlike those of training, unless that is not known.
+
+        One that is like them gets a warning with a probability of about 0.3 %.
+
+        Warns:
+            ContextWarning: With what was seen and what to do; once for a batch.
+        """
+        if self.training_contexts is None or not checking_contexts():
+            return
+        complaint = self.training_contexts.complaint(self, context)
+        if complaint is not None:
+            warnings.warn(complaint, ContextWarning, stacklevel=3)
+
+    @abstractmethod
     def predict(
         self,
         context: PointSet,
@@ -347,6 +380,9 @@ class NeuralProcess(nn.Module, ABC):
 
         Raises:
             ValueError: If an argument has a wrong shape, dtype or value.
+
+        Warns:
+            ContextWarning: If the context is unlike those of training; see :meth:`check_context`.
         """
 
     def condition_on(
@@ -358,7 +394,10 @@ class NeuralProcess(nn.Module, ABC):
         chunk_size: int = 256,
     ) -> Callable[[Tensor], Predictive]:
         """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once."""
-        return lambda xt: self.predict(context, xt)
+        self.core.check([("context", context)])
+        self.check_context(context)
+        predict = unchecked_contexts()(self.predict)
+        return lambda xt: predict(context, xt)
 
 
 class ConvNP(NeuralProcess):
@@ -398,7 +437,16 @@ class ConvNP(NeuralProcess):
         chunk_size: int = 256,
     ) -> LowRankNormal:
         """:meth:`forward` without gradients; nothing is sampled, whatever the other arguments."""
-        return self(context, xt)
+        predictive = self(context, xt)
+        self.check_context(context)
+        return predictive
+
+    @torch.no_grad()
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """See the base class: one pass."""
+        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        features = self.core.features(self.core.encode([context]))
+        return log_density_per_point(self.core.decode(features, x, 0), context)
 
 
 class ConvCNP(ConvNP):
