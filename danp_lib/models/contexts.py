@@ -26,7 +26,7 @@ from danp_lib.distributions.gaussian import LowRankNormal
 
 CONTEXTS_PER_RANGE = 300
 _SEED = 90_001
-_SLACK = 0.1  # of the range of the outputs, that a further context may go beyond it
+_SLACK = 0.25  # of the range of the outputs, that a further context may go beyond it
 
 
 class Density(Protocol):

@@ -426,7 +426,6 @@ class ConvNP(NeuralProcess):
         self.core.check([("context", context)], xt)
         return self.core([context], xt, 0)
 
-    @torch.no_grad()
     def predict(
         self,
         context: PointSet,
@@ -437,7 +436,8 @@ class ConvNP(NeuralProcess):
         chunk_size: int = 256,
     ) -> LowRankNormal:
         """:meth:`forward` without gradients; nothing is sampled, whatever the other arguments."""
-        predictive = self(context, xt)
+        with torch.no_grad():
+            predictive: LowRankNormal = self(context, xt)
         self.check_context(context)
         return predictive
 

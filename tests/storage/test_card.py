@@ -54,6 +54,9 @@ def test_the_page_says_what_the_card_says() -> None:
         *("1 thread of A Processor", "0123abc", "4.480", "1.000, 0.500, -0.250", CARD.command),
     ):
         assert value in page
+    assert "| Observation noise | none added |" in page
+    noisy = replace(CARD, noise=(0.01, 0.3))
+    assert "standard deviation 0.01 to 0.3, log-uniform" in render_card(noisy)
     page = render_card(ON_GPU)
     for value in ("A GPU", "4 threads of A Processor", "not reached", "not known"):
         assert value in page
