@@ -2,7 +2,7 @@
 
     python scripts/noise.py [NAME ...]
 
-Writes ``results/noise.json``: for each model and each standard deviation of the noise, the average
+Writes ``results/noise.json`` in the current folder: for each model and each standard deviation of the noise, the average
 likelihood, CRPS and coverage on 62 tasks, two of each context size from 0 to 30; and what a point
 that is repeated does to the prediction there. The exact posterior of Gaussian processes comes in
 two kinds, told the standard deviation (``exact-gp-told``) and told its range (``exact-gp``). Rows
@@ -29,7 +29,7 @@ from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.storage.origin import commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 
-OUT = Path(__file__).parents[1] / "results" / "noise.json"
+OUT = Path("results/noise.json")
 LEVELS = (0.01, 0.023, 0.055, 0.13, 0.3)
 NAMES = (
     *("danp-gp-noisy", "convgnp-gp-noisy", "danp-sawtooth-noisy"),

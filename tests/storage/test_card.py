@@ -34,7 +34,7 @@ CARD = Card(
     command="danp train --model danp --dataset sawtooth --out danp-sawtooth.safetensors",
     sha256="f" * 64,
 )
-SHIPPED = [path.with_suffix(".safetensors") for path in CHECKPOINTS.glob("*.json")]
+SHIPPED = sorted(CHECKPOINTS.glob("*.safetensors"))
 ON_GPU = replace(CARD, hardware=Hardware("A Processor", "A GPU", 4), validation=None, commit=None)
 
 
@@ -104,6 +104,7 @@ def test_a_card_takes_from_the_header_what_is_there(tmp_path: Path) -> None:
         "dataset": "gp",
         "seed": 3,
         "sha256": shown["sha256"],
+        "noise": 0.0,
     }
 
 
