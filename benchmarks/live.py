@@ -1,22 +1,25 @@
 """How fast the model in the page answers: Chromium beside torch, on one thread each.
 
 An answer is S samples of danp-sawtooth for two context points, and the Gaussian of each at 257
-inputs, as the page draws them. Torch, WebAssembly SIMD and plain JavaScript take turns.
+inputs, as the page draws them. Torch, WebAssembly SIMD and plain JavaScript take turns. Both are
+measured in CPU time of their one thread, which leaves out what other processes take, and by the
+clock. A busy machine shares its caches and its clock rate too: its minimum says most.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import in_turns, parse_arguments, save, spread, written
+from measure import parse_arguments, save, spread, written
 
 from danp_lib.data.points import PointSet
+from danp_lib.models.danp import DANP
 from danp_lib.storage.pretrained import load_pretrained
 from danp_lib.storage.web import export_page
 
@@ -37,63 +40,95 @@ LOAD = """async ([name, simd]) => {
 ANSWER = """([points, targets, count]) => {
   const context = { x: points.map((p) => p[0]), y: points.map((p) => p[1]) };
   const xt = Float64Array.from({ length: targets }, (_, i) => -2 + (4 * i) / (targets - 1));
-  const prepared = model.prepare(context);
+  const start = performance.now(), prepared = model.prepare(context);
   for (let s = 0; s < count; s++) model.denoise(prepared, DANP.drawNoise(model.config, 0, s), xt);
+  return (performance.now() - start) / 1000;
 }"""
 
 
-@contextmanager
-def pages(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """A page for each kind of kernel, and the browser's version."""
-    from playwright.sync_api import sync_playwright
+class Chromium:
+    """A page with a model for each kind of kernel."""
 
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    with sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=path, args=FLAGS)
-        found = {}
+    def __init__(self, browser: Any, folder: Path) -> None:
+        self.pages, self.meters = {}, {}
         for kind in ("simd", "plain"):
-            found[kind] = browser.new_page()
-            found[kind].goto((folder / "index.html").as_uri())
-            simd = found[kind].evaluate(LOAD, [NAME, kind == "simd"])
-            assert simd == (kind == "simd")
-        yield found, browser.version
-        browser.close()
+            page = self.pages[kind] = browser.new_page()
+            page.goto((folder / "index.html").as_uri())
+            assert page.evaluate(LOAD, [NAME, kind == "simd"]) == (kind == "simd")
+            self.meters[kind] = page.context.new_cdp_session(page)
+            self.meters[kind].send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def cpu(self, kind: str) -> float:
+        """Seconds of CPU that the page's thread has spent on its tasks."""
+        metrics = self.meters[kind].send("Performance.getMetrics")["metrics"]
+        return next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+
+    def seconds(self, kind: str, count: int) -> tuple[float, float]:
+        """CPU time and wall time of one answer."""
+        before = self.cpu(kind)
+        wall = self.pages[kind].evaluate(ANSWER, [CONTEXT, NUM_TARGETS, count])
+        return self.cpu(kind) - before, wall
 
 
-def main() -> None:
-    arguments = parse_arguments(__doc__ or "", rounds=9)
-    torch.set_num_threads(1)
-    model = load_pretrained(NAME)
+def torch_seconds(model: DANP, count: int) -> tuple[float, float]:
+    """CPU time and wall time of one answer."""
     points = torch.tensor(CONTEXT)[None]
     context = PointSet(points[..., :1], points[..., 1:])
     xt = torch.linspace(-2.0, 2.0, NUM_TARGETS)[None, :, None]
+    generator = torch.Generator().manual_seed(0)
+    start = time.process_time(), time.perf_counter()
+    model.predict(context, xt, num_samples=count, generator=generator)
+    return time.process_time() - start[0], time.perf_counter() - start[1]
+
+
+def in_milliseconds(seconds: list[float]) -> dict[str, float]:
+    values = [1e3 * value for value in seconds]
+    return {"minimum": min(values), **spread(values)}
+
+
+def measure(chromium: Chromium, model: DANP, count: int, rounds: int) -> dict[str, Any]:
+    """Each side's CPU time and wall time, in turns; the first two rounds are dropped."""
+    sides = ["torch", "simd", *(["plain"] if count <= PLAIN_SAMPLES else [])]
+    found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    for _ in range(rounds + 2):
+        for side in sides:
+            ours = side == "torch"
+            both = torch_seconds(model, count) if ours else chromium.seconds(side, count)
+            found[side].append(both)
+    return {
+        side: {
+            clock: in_milliseconds([pair[i] for pair in pairs[2:]])
+            for i, clock in enumerate(("cpu", "wall"))
+        }
+        for side, pairs in found.items()
+    }
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    arguments = parse_arguments(__doc__ or "", rounds=9)
+    torch.set_num_threads(1)
+    model = load_pretrained(NAME)
+    assert isinstance(model, DANP)
+    load = os.getloadavg()[0]
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as running:
         sizes = {p.name: p.stat().st_size for p in export_page(model, NAME, folder)}
-        with pages(Path(folder)) as (found, version):
-            print("| milliseconds | torch | Chromium, SIMD | Chromium, plain |\n|---|---|---|---|")
-            for count in NUM_SAMPLES:
-
-                def by_torch(count: int = count) -> None:
-                    generator = torch.Generator().manual_seed(0)
-                    model.predict(context, xt, num_samples=count, generator=generator)
-
-                def by_page(kind: str, count: int = count) -> None:
-                    found[kind].evaluate(ANSWER, [CONTEXT, NUM_TARGETS, count])
-
-                sides = {"torch": by_torch, "simd": lambda: by_page("simd")}
-                if count <= PLAIN_SAMPLES:
-                    sides["plain"] = lambda: by_page("plain")
-                seconds = in_turns(sides, arguments.rounds)
-                row = {side: spread([1e3 * s for s in times]) for side, times in seconds.items()}
-                rows.append({"num_samples": count, "milliseconds": row})
-                cells = [
-                    written(row[side]) if side in row else "" for side in ("torch", "simd", "plain")
-                ]
-                print(f"| S = {count} | {' | '.join(cells)} |", flush=True)
+        path = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = running.chromium.launch(executable_path=path, args=FLAGS)
+        version, chromium = browser.version, Chromium(browser, Path(folder))
+        print("CPU milliseconds: the least, and the median with quartiles")
+        print("| S | torch | Chromium, SIMD | Chromium, plain |\n|---|---|---|---|")
+        for count in NUM_SAMPLES:
+            row = measure(chromium, model, count, arguments.rounds)
+            rows.append({"num_samples": count, "milliseconds": row})
+            cells = [f"{v['cpu']['minimum']:.3g}; {written(v['cpu'])}" for v in row.values()]
+            print(f"| {count} | {' | '.join(cells + [''] * (3 - len(cells)))} |", flush=True)
+        browser.close()
     print("\n" + ", ".join(f"{name}: {size / 1000:.0f} kB" for name, size in sizes.items()))
-    results = {"rounds": arguments.rounds, "browser": f"Chromium {version}", "bytes": sizes}
-    save("live", {**results, "answers": rows})
+    about = {"rounds": arguments.rounds, "browser": f"Chromium {version}", "load_average": load}
+    save("live", {**about, "bytes": sizes, "answers": rows})
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python scripts/noise.py [NAME ...]
 
-Writes ``results/noise.json`` in the current folder: for each model and each standard deviation of the noise, the average
-likelihood, CRPS and coverage on 62 tasks, two of each context size from 0 to 30; and what a point
-that is repeated does to the prediction there. The exact posterior of Gaussian processes comes in
+Writes ``results/noise.json`` in the current folder: for each model and each standard deviation of
+the noise, the average likelihood, CRPS and coverage on 62 tasks, two of each context size from 0 to
+30; and what a point that is repeated does to the prediction there.
+The exact posterior of Gaussian processes comes in
 two kinds, told the standard deviation (``exact-gp-told``) and told its range (``exact-gp``). Rows
 that are there already stay, so that names can be done one by one.
 """

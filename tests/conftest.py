@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -17,3 +18,16 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # The same examples in every run, and no time limit on one: a slow machine is not a failure.
 settings.register_profile("danp_lib", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("danp_lib")
+
+SLOWEST = (
+    "test_workflow_miniature",
+    "test_live",
+    "test_compiling",
+    "test_workflow",
+    "test_stored_results",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, so that none is left to run alone at the end."""
+    items.sort(key=lambda item: item.path.stem not in SLOWEST)

@@ -24,7 +24,7 @@ from danp_lib._config import (
     from_dict,
     to_dict,
 )
-from danp_lib.data.generators import GENERATORS
+from danp_lib.data.generators import DATASETS
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
 from danp_lib.training.recipes import RECIPES, recipe
@@ -75,7 +75,7 @@ def test_json_and_back(config: Outer) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("dataset", GENERATORS)
+@pytest.mark.parametrize("dataset", DATASETS)
 def test_the_configurations_of_the_library_survive(name: str, dataset: str) -> None:
     made = recipe(name, model="danp", dataset=dataset)
     for config in (made.model_config, made.task_generator, made.training):

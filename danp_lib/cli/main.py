@@ -70,6 +70,7 @@ def _check_seed(seed: int) -> int:
 
 
 CHECKPOINT_HELP = "A checkpoint's file, or the name of a pretrained model."
+DATASET_HELP = "sawtooth, square, square-released or gp"
 Checkpoint = Annotated[str, typer.Argument(help=CHECKPOINT_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
@@ -111,7 +112,8 @@ def _options(
 def train(
     model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")],
     dataset: Annotated[
-        str, typer.Option(help="sawtooth, square or gp; for data of your own, see the book.")
+        str,
+        typer.Option(help=f"{DATASET_HELP}; for data of your own, see the book."),
     ],
     out: Annotated[
         Path,
@@ -182,7 +184,7 @@ def evaluate(
     checkpoint: Checkpoint,
     tasks: Annotated[
         str,
-        typer.Option(help="A task file, or sawtooth, square or gp for the 310 benchmark tasks."),
+        typer.Option(help=f"A task file; or {DATASET_HELP}, for the 310 benchmark tasks."),
     ],
     estimator: Annotated[str, Estimator] = "both",
     num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
@@ -220,8 +222,9 @@ def benchmark(
     measure: Annotated[
         str,
         typer.Option(
-            help="likelihood; marginals (CRPS and coverage); or samples (the likelihood of a DANP "
-            "against the number of samples)."
+            help="likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP "
+            "against the number of samples); or used (a DANP's likelihood and marginals, from "
+            "samples of its own and its defensive component)."
         ),
     ] = "likelihood",
     out: Annotated[Path, typer.Option(help="A folder for the result.")] = Path("results"),
@@ -342,7 +345,7 @@ def predict(
 def info(
     checkpoint: Annotated[str | None, typer.Argument(help=CHECKPOINT_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="danp, convcnp, convgnp, ar-convcnp.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="sawtooth, square or gp.")] = None,
+    dataset: Annotated[str | None, typer.Option(help=f"{DATASET_HELP}.")] = None,
     recipe: Annotated[str | None, typer.Option(help="paper or fast.")] = None,
     as_json: AsJson = False,
 ) -> None:

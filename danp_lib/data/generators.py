@@ -1,4 +1,4 @@
-"""Where tasks are drawn from, and the paper's three priors over functions (Appendix B.1)."""
+"""Where tasks are drawn from, and the priors over functions: the paper's and its code's."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Prior(TaskGenerator):
 
 @dataclass(frozen=True)
 class Wave(Prior):
-    r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi \sim U(1/\omega, 1)`.
+    r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi`, both uniform.
 
     Attributes:
         frequency: The range that :math:`\omega` is uniform on.
@@ -196,13 +196,19 @@ class Wave(Prior):
                 f"domain must be (lower, upper): waves have one input, got {self.domain}."
             )
 
+    @staticmethod
+    def phase_range(omega: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The ends of the range of the phase at each frequency, :math:`(1/\omega, 1)`."""
+        return 1 / omega, torch.ones_like(omega)
+
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
     ) -> tuple[Tensor, ...]:
         """Draw omega and phi, each ``(batch, 1, 1)``."""
         low, high = self.frequency
         omega = low + (high - low) * _uniform(batch_size, generator)
-        return omega, 1 / omega + (1.0 - 1 / omega) * _uniform(batch_size, generator)
+        first, last = self.phase_range(omega)
+        return omega, first + (last - first) * _uniform(batch_size, generator)
 
 
 def _uniform(batch_size: int, generator: torch.Generator) -> Tensor:
@@ -276,13 +282,10 @@ class ReleasedSquareWave(SquareWave):
 
     name: ClassVar[str] = "square-released"
 
-    def sample_parameters(
-        self, batch_size: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, ...]:
-        """Draw omega and phi, each ``(batch, 1, 1)``."""
-        low, high = self.frequency
-        omega = low + (high - low) * _uniform(batch_size, generator)
-        return omega, 1.0 + _uniform(batch_size, generator) / omega
+    @staticmethod
+    def phase_range(omega: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The ends of the range of the phase at each frequency, :math:`(1, 1 + 1/\omega)`."""
+        return torch.ones_like(omega), 1 + 1 / omega
 
 
 @dataclass(frozen=True)
@@ -337,6 +340,7 @@ GENERATORS: dict[str, type[Prior]] = {
 DATASETS: dict[str, Prior] = {
     "sawtooth": Sawtooth(),
     "square": SquareWave(),
+    "square-released": ReleasedSquareWave(),
     "gp": GaussianProcess(),
 }
 """The datasets that models are trained and scored on, by name."""

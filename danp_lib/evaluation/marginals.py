@@ -15,7 +15,7 @@ from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.convnp import NeuralProcess, Predictive
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,17 @@ def score_task(
     options: dict[str, Any] = {}
     if model.num_levels:
         options = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
-    predictive = model.predict(task.context, task.xt, **options)
+    return marginal_record(model.predict(task.context, task.xt, **options), task, start=start)
+
+
+def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:
+    """Score the marginals of a predictive at the targets of one task.
+
+    Args:
+        predictive: The joint distribution of the targets.
+        task: The task.
+        start: When the work on it began, in seconds of :func:`time.perf_counter`.
+    """
     y = task.yt.double()
     half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
     return MarginalRecord(

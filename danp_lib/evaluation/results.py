@@ -1,8 +1,9 @@
 """Results on the benchmark tasks: how each kind is made, and its file.
 
-There are three kinds: scores of the likelihood, scores of the marginals, and curves of the
-likelihood against the number of samples. A file holds where the result comes from, the model's
-configuration, a summary, and the records that the summary is computed from.
+There are four kinds: scores of the likelihood, scores of the marginals, curves of the likelihood
+against the number of samples, and both scores of a DANP as it is used. A file holds where the
+result comes from, the model's configuration, a summary, and the records that the summary is
+computed from.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate
+from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
@@ -42,7 +44,7 @@ NAMES = (
 )
 """What there are benchmark tasks for: most pretrained models, ``"ceiling-gp"`` and so on."""
 
-Content = TypeVar("Content", Evaluation, Marginals, Samples)
+Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ KINDS: dict[type[Any], Kind] = {
         ("tasks_per_size", "max_samples"),
         lambda content: Samples.summarize(content.curves),
     ),
+    Used: Kind("used", "used", score_used, ("num_samples",), Used.summarized),
 }
 """The kinds of results, by the class of their content."""
 
@@ -191,7 +194,8 @@ def run_benchmark(
     """Measure a pretrained model, or the ceiling, on the benchmark set of its dataset.
 
     Args:
-        name: One of :data:`NAMES`; for :class:`~danp_lib.evaluation.curves.Samples`, a DANP's.
+        name: One of :data:`NAMES`; for :class:`~danp_lib.evaluation.curves.Samples` and
+            :class:`~danp_lib.evaluation.used.Used`, a DANP's.
         content: What to measure, a key of :data:`KINDS`.
         seed: Of the samples.
         device: What to compute on; an oracle computes on the CPU.
@@ -200,8 +204,9 @@ def run_benchmark(
             task. The same call resumes from there, and :func:`save_result` deletes what is kept.
         progress: Show a progress bar on the standard error.
         **options: Of :func:`~danp_lib.evaluation.score.evaluate`,
-            :func:`~danp_lib.evaluation.marginals.score_marginals` or
-            :func:`~danp_lib.evaluation.curves.score_samples`, as :data:`KINDS` names them.
+            :func:`~danp_lib.evaluation.marginals.score_marginals`,
+            :func:`~danp_lib.evaluation.curves.score_samples` or
+            :func:`~danp_lib.evaluation.used.score_used`, as :data:`KINDS` names them.
 
     Raises:
         ValueError: If an argument is not one of its choices, or what is kept is of other weights,
@@ -239,7 +244,7 @@ def result_name(name: str, what: str) -> str:
 
     Args:
         name: One of :data:`NAMES`.
-        what: The estimator of a likelihood, ``"marginals"`` or ``"samples"``.
+        what: The estimator of a likelihood, ``"marginals"``, ``"samples"`` or ``"used"``.
     """
     return f"{name}-{what}.json"
 

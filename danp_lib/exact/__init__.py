@@ -1,1 +1,1 @@
-"""The exact posteriors of the three priors."""
+"""The exact posteriors of the priors."""

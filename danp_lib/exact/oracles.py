@@ -1,4 +1,4 @@
-"""Exact predictives of the three families of tasks: given the models' variance floor.
+"""Exact predictives of the four families of tasks, given the models' variance floor.
 
 No predictive variance is below that floor. A model can reach a little more on the Gaussian process;
 see :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
@@ -15,9 +15,16 @@ from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.gp import GaussianProcessOracle
 from danp_lib.exact.sawtooth import SawtoothOracle
-from danp_lib.exact.square import SquareWaveOracle
+from danp_lib.exact.square import ReleasedSquareWaveOracle, SquareWaveOracle
 
-__all__ = ["ORACLES", "GaussianProcessOracle", "Oracle", "SawtoothOracle", "SquareWaveOracle"]
+__all__ = [
+    "ORACLES",
+    "GaussianProcessOracle",
+    "Oracle",
+    "ReleasedSquareWaveOracle",
+    "SawtoothOracle",
+    "SquareWaveOracle",
+]
 
 
 class Oracle(Protocol):
@@ -39,5 +46,6 @@ ORACLES: dict[str, type[Oracle]] = {
     "gp": GaussianProcessOracle,
     "sawtooth": SawtoothOracle,
     "square": SquareWaveOracle,
+    "square-released": ReleasedSquareWaveOracle,
 }
 """The oracle of each task generator, by the generator's name."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from danp_lib._config import PositiveInt
-from danp_lib.data.generators import SquareWave
+from danp_lib.data.generators import ReleasedSquareWave, SquareWave
 from danp_lib.exact.waves import Frequency, WaveOracle, lattice
 
 _COARSEST = 1024  # cells of the frequency range to start from
@@ -22,13 +23,13 @@ _UNDECIDED = 1 << 16  # cells; so many are left only where points contradict alo
 class SquareWaveOracle(WaveOracle):
     r"""Exact inference over square waves, :class:`~danp_lib.SquareWave`.
 
-    The parity of :math:`\lfloor\omega x - \phi\rfloor` changes once as the phase runs over
-    :math:`(1/\omega, 1)`, at the fractional part of :math:`\omega x`. At a given frequency every
-    point therefore bounds the phase from one side, and the phases that agree with all points are
-    one interval. Its length over that of :math:`(1/\omega, 1)`, averaged over the frequency, is the
-    probability of the points. That integral is by the midpoint rule, on cells that are cut in four
-    until ``num_cells`` of them hold agreeing waves; those that cannot hold one are dropped, since
-    the bounds are Lipschitz in the frequency.
+    The parity of :math:`\lfloor\omega x - \phi\rfloor` changes at most once as the phase runs over
+    its range, which is shorter than 1. At a given frequency every point therefore bounds the phase
+    from one side at most, and the phases that agree with all points are one interval. Its length
+    over that of the range, averaged over the frequency, is the probability of the points. That
+    integral is by the midpoint rule, on cells that are cut in four until ``num_cells`` of them hold
+    agreeing waves; those that cannot hold one are dropped, since the bounds are Lipschitz in the
+    frequency.
 
     A target at the wrong value is 1000 standard deviations away at the default floor v, so
     :meth:`log_prob` counts only waves on which every target has its value, where it adds the
@@ -38,12 +39,15 @@ class SquareWaveOracle(WaveOracle):
     fine over 280 tasks of 50 targets: 5e-7 nats per target.
 
     Attributes:
+        family: The prior, which says what range the phase has.
         frequency: The range of omega, in half periods per unit of x.
         num_cells: The fewest cells of the frequency that must hold agreeing waves.
 
     Raises:
         ValueError: If an attribute is out of its range.
     """
+
+    family: ClassVar[type[SquareWave]] = SquareWave
 
     frequency: Frequency = (1.0, 3.0)
     num_cells: PositiveInt = 1024
@@ -82,21 +86,23 @@ class SquareWaveOracle(WaveOracle):
         """
         if not ((y == 0.0) | (y == 1.0)).all():
             raise ValueError(f"{name} must have outputs 0 and 1 alone, got {y.tolist()}.")
-        # An upper bound moves at a rate of x or 0, a lower one of x or -1 / omega^2 >= -1.
+        # As the frequency grows, a bound moves at a rate of x, 0 or -1 / omega^2 >= -1.
         steepest = float(x.amax().clamp(min=0.0) - x.amin().clamp(max=-1.0)) if x.numel() else 1.0
         scope = self.frequency[1] - self.frequency[0]
-        # Over half a cell the bounds move by less than the range in which they are Lipschitz.
-        cells = max(_COARSEST, math.ceil(scope * steepest * self.frequency[1]))
-        width = scope / cells
-        index = torch.arange(cells, dtype=x.dtype, device=x.device)
+        width = scope / _COARSEST
+        index = torch.arange(_COARSEST, dtype=x.dtype, device=x.device)
         omega = self.frequency[0] + (index + 0.5) * width
         parts = (torch.arange(_SPLIT, dtype=x.dtype, device=x.device) + 0.5) / _SPLIT - 0.5
         while True:
-            low, high = _phase_bounds(omega, x, y)
+            first, last = self.family.phase_range(omega)
+            low, high = _phase_bounds(omega, x, y, (first, last))
             agree = high > low
             if int(agree.sum()) >= self.num_cells:
                 break
-            omega = omega[high - low > -0.5 * steepest * width]
+            # From an agreeing wave to the middle of its cell, the bounds move by so much at most;
+            # unless they jump on the way, where the range of phases leaves so little out.
+            reach = steepest * width
+            omega = omega[(high - low > -0.5 * reach) | (1.0 - (last - first) <= reach)]
             too_many = omega.numel() > self.num_cells + _UNDECIDED
             if omega.numel() == 0 or width < _NARROWEST or too_many:
                 raise ValueError(
@@ -106,32 +112,37 @@ class SquareWaveOracle(WaveOracle):
                 )
             omega = (omega[:, None] + width * parts).flatten()
             width = width / _SPLIT
-        omega, low, high = omega[agree], low[agree], high[agree]
-        return (
-            omega,
-            low,
-            high,
-            math.log(width / scope) + ((high - low) / (1.0 - 1.0 / omega)).log(),
-        )
+        log_weights = math.log(width / scope) + ((high - low) / (last - first))[agree].log()
+        return omega[agree], low[agree], high[agree], log_weights
 
 
-def _phase_bounds(omega: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The interval of phases that agree with all points at each frequency; empty if low > high.
+def _phase_bounds(
+    omega: Tensor, x: Tensor, y: Tensor, ends: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    r"""The interval of phases that agree with all points at each frequency; empty if low > high.
 
-    How empty, high - low, is Lipschitz in the frequency down to -1 / (2 omega).
+    How empty, high - low, is Lipschitz in the frequency as long as it is above
+    :math:`-(1 - R) / 2`, with a range of phases of length R.
+
+    Args:
+        omega: The frequencies, ``(cells,)``.
+        x: Inputs, ``(points,)``.
+        y: Outputs, ``(points,)``.
+        ends: Of the range of phases at each frequency, ``(cells,)`` each.
     """
-    phase = omega[:, None] * x
-    threshold = torch.remainder(phase, 1.0)
-    # Up to the threshold the floor is that of omega x, beyond it one less.
-    even = torch.remainder(torch.floor(phase), 2.0) == 0.0
-    below = even == (y == 1.0)
-    # The parity is right again from one beyond the threshold on. Where the threshold is below all
-    # phases, no phase agrees either way; take the bound that is nearer to being met, since that is
-    # the one that a nearby frequency may meet.
-    start = 1.0 / omega[:, None]
-    beyond = below & (threshold < 0.5 * start)
-    lows = torch.where(beyond, 1.0 + threshold, threshold.masked_fill(below, 0.0))
-    highs = threshold.masked_fill(~below | beyond, 1.0)
-    low = torch.cat([start, lows], dim=1).amax(dim=1)
-    high = torch.cat([torch.ones_like(start), highs], dim=1).amin(dim=1)
+    first, last = (end[:, None] for end in ends)
+    middle = 0.5 * (first + last)
+    # A point agrees with an interval of phases of length 1 and its shifts by 2. Of these, the one
+    # nearest to the range holds all phases of the range that agree, since the range is no longer.
+    center = omega[:, None] * x - 0.5 + (y == 0.0)
+    center = middle + torch.remainder(center - middle + 1.0, 2.0) - 1.0
+    low = torch.cat([first, center - 0.5], dim=1).amax(dim=1)
+    high = torch.cat([last, center + 0.5], dim=1).amin(dim=1)
     return low, high
+
+
+@dataclass(frozen=True)
+class ReleasedSquareWaveOracle(SquareWaveOracle):
+    """Exact inference over :class:`~danp_lib.data.generators.ReleasedSquareWave`."""
+
+    family: ClassVar[type[SquareWave]] = ReleasedSquareWave

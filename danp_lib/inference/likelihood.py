@@ -26,7 +26,7 @@ from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
-from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks
+from danp_lib.models.danp import DANP, AuxiliaryInputs, EncodedContext, Proposal, ancestral, chunks
 
 Estimator = Literal["model", "noising", "both"]
 
@@ -175,7 +175,7 @@ def log_weights(
                 log_proposal = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
             log_weight = log_weight + log_p - log_proposal
         parts.append(log_weight)
-    return torch.cat(parts)
+    return _defended(torch.cat(parts), model, encoded, task)
 
 
 def log_mean(log_weights: Tensor) -> Tensor:
@@ -186,6 +186,18 @@ def log_mean(log_weights: Tensor) -> Tensor:
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     r"""The :math:`(\sum w)^2 / \sum w^2` of weights ``(samples,)``."""
     return (2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0)).exp()
+
+
+def _defended(log_weights: Tensor, model: DANP, encoded: EncodedContext, task: Task) -> Tensor:
+    """Terms whose mean estimates the likelihood of the mixture with the defensive component.
+
+    That component's own likelihood is exact, so that every term has the same share of it.
+    """
+    weight = model.config.defensive_weight
+    if weight == 0.0:
+        return log_weights
+    exact = model.defensive(encoded, task.xt).log_prob(task.yt)
+    return torch.logaddexp(math.log1p(-weight) + log_weights, math.log(weight) + exact)
 
 
 def _either(forward: Tensor, noised: Sequence[Tensor], own: Proposal) -> Proposal:

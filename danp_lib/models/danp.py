@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from danp_lib._config import Configuration, NonNegativeInt, PositiveInt, check_at_least
+from danp_lib._config import Configuration, Limit, NonNegativeInt, PositiveInt, check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
@@ -38,12 +40,23 @@ class DANPConfig(Configuration):
         beta: Standard deviation of one noise step.
         num_auxiliary: Number of points of each auxiliary set when the model samples them; the
             number it was trained on.
+        defensive_weight: Weight of the defensive component in every prediction and likelihood; see
+            :meth:`DANP.defended`. It changes nothing in training.
     """
 
     base: ConvNPConfig = field(default_factory=ConvNPConfig)
     num_levels: NonNegativeInt = 3
     beta: Beta = 0.08526
     num_auxiliary: PositiveInt = 50
+    defensive_weight: Annotated[float, Limit(">= 0 and < 1", lambda value: 0 <= value < 1)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.defensive_weight > 0.0 and self.num_levels == 0:
+            raise ValueError(
+                "defensive_weight must be 0 where num_levels is 0, since the defensive component "
+                f"is made of the noisiest level, got {self.defensive_weight}."
+            )
 
     @property
     def schedule(self) -> NoiseSchedule:
@@ -149,6 +162,45 @@ class DANP(NeuralProcess):
         nothing = PointSet.empty(dim_x=x.shape[-1], dtype=x.dtype, device=x.device)
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
         return EncodedContext(context, encoding, self.core.features(encoding))
+
+    def defended(self, weight: float = 0.05) -> DANP:
+        r"""This model, of the same weights, with a defensive component in all that it predicts.
+
+        Where all samples of the auxiliary sets are wrong, the mixture of Equation 2 can miss the
+        targets by thousands of nats. A defensive mixture (Hesterberg, 1995) predicts
+
+        .. math::
+            (1 - \epsilon)\, p_\theta(y_0 \mid D_c) + \epsilon\, q(y_0 \mid D_c)
+
+        in its place, where q is broad. That costs :math:`-\log(1 - \epsilon)` nats a task at most,
+        and leaves no task more than :math:`-\log \epsilon` below q. Here q is what the noisiest
+        level alone says of the clean one; see :meth:`defensive`.
+
+        Args:
+            weight: :math:`\epsilon`.
+
+        Raises:
+            ValueError: If the weight is not in [0, 1), or the model has no noise levels.
+        """
+        model = copy.copy(self)
+        model.config = replace(self.config, defensive_weight=weight)
+        return model
+
+    @torch.no_grad()
+    def defensive(self, encoded: EncodedContext, xt: Tensor) -> LowRankNormal:
+        r"""The defensive component, a Gaussian of each task's clean outputs.
+
+        At the noisiest level :math:`y_F = s y_0 + \text{noise}`, so the level's predictive of
+        :math:`y_F` without any auxiliary set, divided by s, is one of :math:`y_0` with the noise on
+        top: never surer than that noise, and consistent, since every marginal is the level's own.
+
+        Args:
+            encoded: The contexts of the tasks, from :meth:`encode`.
+            xt: Target inputs, ``(tasks, targets, 1)``.
+        """
+        noisy = self.core.decode(encoded.features, xt, self.num_levels)
+        s = self.schedule.signal(self.num_levels)
+        return LowRankNormal(noisy.loc / s, noisy.cov_factor / s, noisy.cov_diag / s**2)
 
     @torch.no_grad()
     def denoise(
@@ -264,7 +316,8 @@ class DANP(NeuralProcess):
         batch = max(context.batch_size, len(xt))
         context, xt = context.expand(batch), xt.expand(batch, -1, -1)
         inputs = xt if auxiliary_inputs == "target" else None
-        return _mixture(self._ancestral(context, num_samples, inputs, generator, chunk_size), xt)
+        samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
+        return self._with_defense(_mixture(samples, xt), self._encode_for_defense(context), xt)
 
     def condition_on(
         self,
@@ -283,12 +336,14 @@ class DANP(NeuralProcess):
         self.check_context(context)
         count = context.batch_size
         samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
+        encoded = self._encode_for_defense(context)
 
         def predictive(xt: Tensor) -> Mixture:
             self.core.check([("context", context)], xt)
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
-            return _mixture(samples, xt.expand(count, -1, -1))
+            xt = xt.expand(count, -1, -1)
+            return self._with_defense(_mixture(samples, xt), encoded, xt)
 
         return predictive
 
@@ -306,6 +361,25 @@ class DANP(NeuralProcess):
             joint = log_density_per_point(level, known) * known.sizes
             values.append(joint.unflatten(0, (-1, count)).logsumexp(dim=1) - math.log(count))
         return torch.cat(values) / context.sizes.clamp(min=1)
+
+    def _encode_for_defense(self, context: PointSet) -> EncodedContext | None:
+        return self.encode(context) if self.config.defensive_weight else None
+
+    def _with_defense(
+        self, mixture: Mixture, encoded: EncodedContext | None, xt: Tensor
+    ) -> Mixture:
+        """The mixture with the defensive component as its last, if that has a weight."""
+        if encoded is None:
+            return mixture
+        weight, last = self.config.defensive_weight, self.defensive(encoded, xt)
+        components = LowRankNormal(
+            *(
+                torch.cat([getattr(mixture.components, name), getattr(last, name)[:, None]], dim=1)
+                for name in ("loc", "cov_factor", "cov_diag")
+            )
+        )
+        others = mixture.logits + math.log1p(-weight)
+        return Mixture(F.pad(others, (0, 1), value=math.log(weight)), components)
 
     def _ancestral(
         self,

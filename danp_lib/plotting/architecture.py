@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch
 
 from danp_lib.plotting import style as look
@@ -36,8 +37,7 @@ def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
             (x - width / 2, y - 0.26), width, 0.52, boxstyle="round,pad=0,rounding_size=0.1", **kind
         )
         ax.add_patch(shape)
-        # White ink on the two dark fills, dark ink on all others.
-        ink = "white" if kind["fc"] in (look.BLUE, look.RED) else look.INK
+        ink = look.INK if sum(to_rgb(kind["fc"])) > 1.3 else "white"
         ax.text(x, y, text, color=ink, ha="center", va="center", fontsize=10.5)
 
     def arrow(*path: tuple[float, float], color: str = look.GREY) -> None:

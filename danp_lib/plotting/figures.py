@@ -7,15 +7,15 @@ sets and distributions are batches of one, or have no batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -31,6 +31,7 @@ __all__ = [
     "plot_architecture",
     "plot_augmented_task",
     "plot_cost",
+    "plot_density",
     "plot_level_predictives",
     "plot_likelihood_against_context_size",
     "plot_num_samples",
@@ -115,7 +116,7 @@ def plot_prediction(
     """A predictive: its median, its central 50 % and 90 % bands, and samples.
 
     All from quantiles, since a mean can be far from every one of them: a few components of a
-    mixture are enough, where the walk that led to them ran away.
+    mixture are enough, where an ancestral sample went astray.
 
     Args:
         context: The context set.
@@ -149,62 +150,103 @@ def plot_prediction(
     return ax
 
 
+def plot_density(
+    ax: Axes,
+    x: Tensor,
+    predictive: LowRankNormal | Mixture,
+    *,
+    y_range: tuple[float, float],
+    color: str = level_style(0)[0],
+    num_bins: int = 60,
+) -> None:
+    """Shade how probable each output is at each input.
+
+    The shade is the square root of the probability of a bin, so that faint parts can be seen.
+
+    Args:
+        ax: Where to draw.
+        x: Inputs of the predictive, in any order.
+        predictive: A distribution over the outputs at ``x``.
+        y_range: The lowest and the highest output.
+        color: Of a bin that holds half of the probability, or more.
+        num_bins: Bins between the two.
+    """
+    xs = as_row(x, "x")
+    order = np.argsort(xs, kind="stable")
+    edges = np.linspace(*y_range, num_bins + 1)
+    below = np.stack([as_row(predictive.cdf(edge), "cdf")[order] for edge in edges])
+    ax.pcolormesh(
+        xs[order],
+        (edges[1:] + edges[:-1]) / 2,
+        np.sqrt(np.diff(below, axis=0).clip(0.0)),
+        cmap=LinearSegmentedColormap.from_list("density", ["white", color], 24),
+        vmin=0.0,
+        vmax=math.sqrt(0.5),
+        shading="nearest",
+        rasterized=True,
+    )
+    ax.grid(visible=False)
+    ax.set(ylim=y_range)
+
+
 @style()
 def plot_level_predictives(
     context: PointSet,
     x: Tensor,
     predictives: Sequence[Mixture],
     *,
-    auxiliary: Sequence[PointSet] = (),
+    exact: LowRankNormal | Mixture,
+    y_range: tuple[float, float],
     truth: tuple[Tensor, Tensor] | None = None,
-    num_means: int = 5,
+    num_means: int = 3,
 ) -> Figure:
-    """The predictives of all levels side by side, level 0 at the left (paper, Figures 3, 6, 8).
+    """The predictives of all levels and the exact one (paper, Figures 3, 6 and 8).
+
+    A panel each, from the noisiest level at the left to the exact posterior at the right. Shades
+    are those of :func:`plot_density`.
 
     Args:
         context: The context set.
         x: Inputs of the predictives.
         predictives: The levels 0 to F, each a mixture with one component a sample of the noisier
             levels.
-        auxiliary: One sample of the levels 1 to F; each is drawn in the panel of the next cleaner
-            level, the first that was conditioned on it.
-        truth: Inputs and outputs of the true function, to draw as a line.
-        num_means: How many components' means to draw as lines.
+        exact: The exact posterior.
+        y_range: The lowest and the highest output.
+        truth: Inputs and outputs of the true function, drawn beside the exact posterior.
+        num_means: How many components' means to draw as lines, the same components at each level.
     """
-    count = len(predictives)
+    count = len(predictives) + 1
     columns = min(count, 4)
     rows = -(-count // columns)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(look.WIDTH, 2.9 * rows), sharex=True, sharey=True, squeeze=False
+        rows, columns, figsize=(look.WIDTH, 2.7 * rows), sharex=True, sharey=True, squeeze=False
     )
-    entries: dict[str, Any] = {}
-    for level, predictive in enumerate(predictives):
-        ax = grid.flat[level]
-        for f, points in enumerate(auxiliary[level : level + 1], start=level + 1):
-            plot_points(ax, points, f"level {f}", level=f, size=4.0)
-        means = predictive.components.mean.flatten(end_dim=-3)[:num_means]
+    for ax, level in zip(grid.flat, reversed(range(len(predictives))), strict=False):
         color, _ = level_style(level)
-        plot_prediction(context, x, predictive, samples=means, truth=truth, color=color, ax=ax)
-        ax.get_legend().remove()
-        for line in ax.lines:
-            if line.get_label() == "median":
-                # Beneath the means: it may be unlike each of them.
-                line.set(lw=1.4, zorder=1.9)
-            elif line.get_color() == look.INK:
-                line.set(lw=1.0, alpha=0.75)
-        ax.set(title=f"level {level}", ylabel="" if level % columns else "output $y$")
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            entries.setdefault({"samples": "components' means"}.get(label, label), handle)
+        plot_density(ax, x, predictives[level], y_range=y_range, color=color)
+        means = predictives[level].components.mean.flatten(end_dim=-3)[:num_means]
+        for number, (mean, dashes) in enumerate(zip(means, ("-", "--", ":") * 9, strict=False)):
+            label = f"sample {number + 1}"
+            _line(ax, x, mean, color=look.INK, lw=1.0, ls=dashes, label=label)
+        ax.set(title=f"level {level}")
+    last = grid.flat[count - 1]
+    plot_density(last, x, exact, y_range=y_range, color=look.GREY, num_bins=40)
+    if truth is not None:
+        _line(last, *truth, color=look.INK, lw=1.2, ls=":", label="true function")
+    last.set(title="exact")
+    for ax in grid.flat[:count]:
+        plot_points(ax, context, "context")
+        ax.set(xlabel="input $x$")
     for ax in grid.flat[count:]:
         ax.remove()
-    # Each panel has bands and a median of its own color.
-    entries["median"] = Line2D([], [], color=look.GREY, lw=1.4)
-    for share in BANDS:
-        label = f"central {share:.0%}".replace("%", " %")
-        entries[label] = Patch(fc=look.GREY, alpha=0.7 - 0.5 * share, lw=0)
-    order = sorted(entries, key=lambda label: not label.startswith("level"))
-    keys = [entries[label] for label in order]
-    figure.legend(keys, order, loc="outside upper left", ncols=4, markerscale=1.4)
+    for row in grid:
+        row[0].set(ylabel="output $y$")
+    entries = {
+        label: handle
+        for ax in (grid.flat[0], last)
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=5)
     return figure
 
 

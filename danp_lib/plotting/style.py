@@ -32,27 +32,34 @@ RED = "#960A2C"
 PURPLE = "#B27CD8"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 
-CONTEXT_COLOR = BLUE
+CONTEXT_COLOR = INK
 CONTEXT_MARKER = "o"
 
-_LEVELS = ((ORANGE, "D"), (GREEN, "^"), (RED, "s"), (PURPLE, "v"), (GREEN, "P"), (RED, "X"))
+_LEVELS = (
+    (ORANGE, "D"),
+    ("#B0560F", "^"),
+    ("#833A1B", "s"),
+    ("#4F2320", "v"),
+    ("#6B5A57", "P"),
+    ("#8F7F7B", "X"),
+)
 
 
 def level_style(level: int) -> tuple[str, str]:
-    """Color and marker of a level, as the paper has them: orange, green, red for levels 0, 1, 2."""
+    """Color and marker of a level: orange where it is clean, darker the noisier it is."""
     if level < 0:
         raise ValueError(f"level must be >= 0, got {level}.")
     if level < len(_LEVELS):
         return _LEVELS[level]
-    # There are more levels than colors; the markers go on apart from them.
-    return COLORS[2 + level % 3], "<>1234"[level % 6]
+    # There are more levels than shades; the markers go on apart from them.
+    return _LEVELS[level % len(_LEVELS)][0], "<>1234"[level % 6]
 
 
 MODELS = {
     "danp": ("DANP", ORANGE, "D", "-"),
     "convcnp": ("ConvCNP", GREEN, "^", ":"),
-    "convgnp": ("ConvGNP", PURPLE, "v", "-."),
-    "ar-convcnp": ("AR ConvCNP", BLUE, "o", "--"),
+    "convgnp": ("ConvGNP", BLUE, "v", "-."),
+    "ar-convcnp": ("AR ConvCNP", PURPLE, "o", "--"),
 }
 """Label, color, marker and dashes of the models that the paper compares, by name."""
 

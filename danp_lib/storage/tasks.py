@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danp_lib._config import to_dict
-from danp_lib._files import data_folders
+from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
 from danp_lib.storage.origin import sha256, versions
@@ -22,7 +22,7 @@ TASKS_PER_SIZE = 10
 NUM_TARGETS = 50
 POOL_SIZE = 512
 
-SEEDS = {"sawtooth": 310_001, "square": 310_002, "gp": 310_003}
+SEEDS = {"sawtooth": 310_001, "square": 310_002, "gp": 310_003, "square-released": 310_004}
 """The seed of each set, far from the small ones that training and validation are likely to use."""
 
 HASHES = "hashes.json"
@@ -36,7 +36,7 @@ def make_benchmark(dataset: str) -> Task:
     stored: to evaluate a model, read them with :func:`benchmark_tasks`.
 
     Args:
-        dataset: ``"sawtooth"``, ``"square"`` or ``"gp"``.
+        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
 
     Returns:
         310 tasks in float32, ten for each context size from 0 to 30, with 50 targets and a pool of
@@ -64,28 +64,35 @@ def make_benchmark(dataset: str) -> Task:
 
 
 def write_benchmarks(folder: str | os.PathLike[str]) -> None:
-    """Make every benchmark set and write it to a folder, with the hashes beside.
+    """Make the benchmark sets that a folder lacks, and write them there, with the hashes beside.
 
     Raises:
-        FileExistsError: If the folder holds a set or its hash already. A benchmark that changes is
-            no benchmark: delete the files by hand if you mean to.
+        FileExistsError: If the folder lacks none. A benchmark that changes is no benchmark: delete
+            the files by hand if you mean to.
+        ValueError: If a set in the folder is not the one that its hash is of.
     """
     folder = Path(folder)
+    hashes: dict[str, str] = {}
+    if (folder / HASHES).exists():
+        hashes = json.loads((folder / HASHES).read_text())
     paths = {dataset: folder / f"{dataset}.safetensors" for dataset in DATASETS}
-    for path in (*paths.values(), folder / HASHES):
-        if path.exists():
-            raise FileExistsError(f"{path} exists; benchmark sets are written once.")
-    folder.mkdir(parents=True, exist_ok=True)
+    missing = [dataset for dataset, path in paths.items() if not path.exists()]
+    if not missing:
+        raise FileExistsError(f"{folder} holds all sets already; they are written once.")
     for dataset, path in paths.items():
+        if dataset not in missing:
+            _check_hash(path, hashes.get(dataset))
+    folder.mkdir(parents=True, exist_ok=True)
+    for dataset in missing:
         metadata = {
             "dataset": dataset,
             "seed": str(SEEDS[dataset]),
             "generator": json.dumps(to_dict(DATASETS[dataset])),
             **versions(),
         }
-        save_tasks(path, make_benchmark(dataset), metadata=metadata)
-    hashes = {dataset: sha256(path) for dataset, path in paths.items()}
-    (folder / HASHES).write_text(json.dumps(hashes, indent=2) + "\n")
+        save_tasks(paths[dataset], make_benchmark(dataset), metadata=metadata)
+        _check_hash(paths[dataset], hashes.setdefault(dataset, sha256(paths[dataset])))
+    write_atomically(folder / HASHES, json.dumps(hashes, indent=2) + "\n")
 
 
 def benchmark_path(dataset: str) -> Path:
@@ -111,17 +118,20 @@ def benchmark_tasks(dataset: str) -> Task:
     """The 310 benchmark tasks of a dataset, sorted by context size.
 
     Args:
-        dataset: ``"sawtooth"``, ``"square"`` or ``"gp"``.
+        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
 
     Raises:
         ValueError: If there is no such dataset, or its file is not the one that was published.
         FileNotFoundError: If its file is missing.
     """
     path = benchmark_path(dataset)
-    expected = json.loads((path.parent / HASHES).read_text())[dataset]
+    _check_hash(path, json.loads((path.parent / HASHES).read_text()).get(dataset))
+    return load_tasks(path)
+
+
+def _check_hash(path: Path, expected: str | None) -> None:
     if (found := sha256(path)) != expected:
         raise ValueError(f"{path} must have SHA-256 {expected}, got {found}: it was changed.")
-    return load_tasks(path)
 
 
 def _check(dataset: str) -> None:

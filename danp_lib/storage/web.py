@@ -30,8 +30,8 @@ from danp_lib.models.danp import DANP
 from danp_lib.nn.unet import ACTIVATION_BOUND
 
 SCRIPTS = (
-    *("weights", "kernels", "setconv", "unet", "head", "conditioning", "denoising"),
-    *("exact", "plot", "sampler", "widget"),
+    *("parts", "weights", "kernels", "setconv", "unet", "head", "conditioning", "denoising"),
+    *("priors", "exact", "plot", "sampler", "widget", "noising", "prior", "render"),
 )
 """The parts of :func:`page_script`, in their order."""
 
@@ -66,7 +66,7 @@ def export_web(
         model: A DANP with the full-resolution U-Net.
         path: The script, ``NAME.js``.
         task_generator: The prior that it was trained on, if known: for the plot's range, and for
-            the exact posterior of a Gaussian process beside it.
+            the exact posterior beside it.
         scaling: From the units of the data, in which the page labels its axes, to the model's.
 
     Raises:
@@ -75,6 +75,28 @@ def export_web(
     path = Path(path)
     if path.suffix != ".js":
         raise ValueError(f"path must end in .js, got {str(path)!r}.")
+    script = model_script(model, path.stem, task_generator=task_generator, scaling=scaling)
+    write_atomically(path, script)
+
+
+def model_script(
+    model: DANP,
+    name: str,
+    *,
+    task_generator: TaskGenerator | None = None,
+    scaling: Scaling = IDENTITY,
+) -> str:
+    """The text that :func:`export_web` writes.
+
+    Args:
+        model: See :func:`export_web`.
+        name: The name that pages ask for the model by.
+        task_generator: See :func:`export_web`.
+        scaling: See :func:`export_web`.
+
+    Raises:
+        ValueError: If the model is not one that the page can run.
+    """
     config = _page_config(model, task_generator, scaling)
     weights = {key: pack(value) for key, value in model.state_dict().items()}
     script = {
@@ -83,10 +105,9 @@ def export_web(
         "data": base64.b64encode(b"".join(_bytes(v) for v in weights.values())).decode(),
     }
     text = json.dumps(script, separators=(",", ":"), allow_nan=False)
-    write_atomically(
-        path,
+    return (
         "(globalThis.DANP = globalThis.DANP || {}).models = DANP.models || {};\n"
-        f"DANP.models[{json.dumps(path.stem)}] = {text};\n",
+        f"DANP.models[{json.dumps(name)}] = {text};\n"
     )
 
 
@@ -116,13 +137,13 @@ def _page_config(
         ("head_channels", base.head_channels, base.head_channels % 8 == 0),
         ("head_layers", base.head_layers, base.head_layers > 0),
         ("observation_noise", base.observation_noise, base.observation_noise == 0.0),
+        ("defensive_weight", defensive := model.config.defensive_weight, defensive == 0.0),
     ):
         if not right:
             raise ValueError(
                 "model must have one input dimension, the full-resolution U-Net, a head with "
-                "hidden layers, multiples of 8 channels, and data free of noise, for a page to "
-                "run it; got "
-                f"{name}={value!r}."
+                "hidden layers, multiples of 8 channels, data free of noise, and no defensive "
+                f"component, for a page to run it; got {name}={value!r}."
             )
     config: dict[str, Any] = {
         "domain": list(model.domain.ends[0]),

@@ -18,11 +18,12 @@ from danp_lib.training.resume import TrainingConfig
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),
     "square": (3, 0.153),
+    "square-released": (3, 0.153),
     "gp": (2, 0.2115),
 }
 """F and beta of the DANP of each dataset, from Table 2."""
 
-_FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "gp": 0.08}
+_FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "square-released": 0.06, "gp": 0.08}
 
 _EPOCH = 2**14 // 16
 _TRAINING = {

@@ -26,6 +26,7 @@ from danp_lib.evaluation.results import (
     save_result,
 )
 from danp_lib.evaluation.score import Evaluation, evaluate
+from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.likelihood import Estimator
 from danp_lib.models.convnp import ConvNPConfig
@@ -34,11 +35,12 @@ from danp_lib.storage.tasks import benchmark_tasks
 
 NAME = "danp-gp"
 FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}
-ENDINGS = {Evaluation: "both", Marginals: "marginals", Samples: "samples"}
+ENDINGS = {Evaluation: "both", Marginals: "marginals", Samples: "samples", Used: "used"}
 OPTIONS: dict[type[Any], dict[str, Any]] = {
     Evaluation: {"num_samples": 4},
     Marginals: {"num_samples": 4},
     Samples: {"tasks_per_size": 2},
+    Used: {"num_samples": 4},
 }
 
 
@@ -136,6 +138,9 @@ def text_changed(path: Path, change: Callable[[Any], object]) -> None:
         (Samples, lambda d: d["curves"][0]["log_likelihood"].pop(), "log_likelihood .*3"),
         (Samples, lambda d: d["curves"][0].update(estimator="noise"), r"curves\[0\]\.estimator"),
         (Samples, lambda d: d.pop("curves"), "samples.curves"),
+        (Used, lambda d: d["marginals"].update(crps=0.0), "used.marginals.crps .*got 0"),
+        (Used, lambda d: d["evaluation"].update(num_tasks=9), "used.evaluation.num_tasks"),
+        (Used, lambda d: d.pop("defensive_weight"), "used.defensive_weight"),
     ],
 )
 def test_a_changed_summary_or_record_is_refused(

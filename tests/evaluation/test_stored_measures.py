@@ -11,6 +11,7 @@ import torch
 from danp_lib._config import from_dict
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
+from danp_lib.distributions.scores import crps
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals, score_task
 from danp_lib.evaluation.results import (
@@ -20,12 +21,15 @@ from danp_lib.evaluation.results import (
     result_name,
     results_folder,
 )
+from danp_lib.evaluation.table import AS_USED, table
+from danp_lib.evaluation.used import Used
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 MARGINALS = sorted(results_folder().glob("*-marginals.json"))
+USED = sorted(results_folder().glob("danp-*-used.json"))
 SAMPLES = sorted(results_folder().glob("*-samples.json"))
 ROW = 129
 """Of a set, with 12 context points."""
@@ -70,6 +74,39 @@ def test_marginals_are_of_what_is_shipped_and_come_out_again(path: Path) -> None
     assert again.crps == pytest.approx(record.crps, rel=0.02, abs=1e-4)
     assert again.coverage_50 == pytest.approx(record.coverage_50, abs=0.041)  # two targets of 50
     assert again.coverage_90 == pytest.approx(record.coverage_90, abs=0.041)
+
+
+@pytest.mark.parametrize("path", USED, ids=lambda path: path.stem)
+def test_as_used_a_danp_is_what_is_shipped_and_bounded(path: Path) -> None:
+    result = load_result(path, Used)
+    check_origin(result)
+    assert path.name == result_name(result.origin.name, "used")
+    used = result.content
+    assert (used.evaluation.num_tasks, used.defensive_weight) == (310, 0.05)
+    model, task, stream = task_of(result, ROW)
+    record, marginal = used.evaluation.tasks[ROW], used.marginals.tasks[ROW]
+    defended = model.defended(used.defensive_weight)
+    predictive = defended.predict(
+        task.context, task.xt, num_samples=record.num_samples, generator=stream
+    )
+    # Another processor rounds differently, and the network passes that on.
+    again = float(predictive.log_prob(task.yt)) / 50
+    assert again == pytest.approx(record.log_likelihood, abs=0.02)
+    assert float(crps(predictive, task.yt.double()).mean()) == pytest.approx(
+        marginal.crps, rel=0.02, abs=1e-4
+    )
+    # The defensive component is broad: it loses no task by more.
+    assert min(task.log_likelihood for task in used.evaluation.tasks) > -3.0
+
+
+@pytest.mark.parametrize("path", USED, ids=lambda path: path.stem)
+def test_from_its_own_samples_a_danp_is_above_the_baselines(path: Path) -> None:
+    dataset = load_result(path, Used).origin.dataset
+    rows = table()[dataset]
+    # On GP data one joint Gaussian is the whole answer, and few samples miss a little of it.
+    rivals = ["convcnp", "ar-convcnp", *(["convgnp"] if dataset != "gp" else [])]
+    best = max(rows[model]["mean_log_likelihood"] for model in rivals)
+    assert rows[AS_USED]["mean_log_likelihood"] > best
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)

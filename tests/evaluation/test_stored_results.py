@@ -22,6 +22,7 @@ from danp_lib.evaluation.results import (
     save_result,
 )
 from danp_lib.evaluation.score import ESTIMATORS, Evaluation, evaluate_task
+from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
@@ -92,6 +93,7 @@ def test_a_record_comes_out_again(path: Path, row: int) -> None:
 OF_OTHER_KINDS = [
     *((path, Marginals) for path in sorted(results_folder().glob("*-marginals.json"))),
     *((path, Samples) for path in sorted(results_folder().glob("*-samples.json"))),
+    *((path, Used) for path in sorted(results_folder().glob("*-used.json"))),
 ]
 
 

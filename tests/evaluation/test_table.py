@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from danp_lib.data.generators import split_name
+from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals
 from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
 from danp_lib.evaluation.table import (
+    AS_USED,
     FURTHER,
     MEASURES,
     PAPER,
     PAPERS_ESTIMATOR,
     table,
 )
+from danp_lib.evaluation.used import Used
 from danp_lib.storage.origin import Hardware
 
 CONTRACT = {"paper", "ours", "ours_ci95", "estimator", "num_samples"}
@@ -46,7 +48,7 @@ def save_marginal(folder: Path, name: str, weights: str | None = "a" * 64) -> Pa
 def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:
     found = table(tmp_path)
     assert json.loads(json.dumps(found)) == found
-    assert set(found) == {"sawtooth", "square", "gp"}
+    assert list(found) == list(DATASETS)
     for dataset, rows in found.items():
         assert list(rows) == MODELS
         for model, row in rows.items():
@@ -55,8 +57,8 @@ def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:
             assert (row.pop("paper"), row.pop("paper_ci95")) == expected
             assert set(row.values()) == {None}
     # What the paper concludes from its table.
-    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items()}
-    assert best == {"sawtooth": "danp", "square": "danp", "gp": "convgnp"}
+    best = {d: max(rows, key=lambda m: rows[m][0]) for d, rows in PAPER.items() if rows}
+    assert best == {"sawtooth": "danp", "square-released": "danp", "gp": "convgnp"}
 
 
 def test_it_shows_the_results_there_are(tmp_path: Path) -> None:
@@ -109,6 +111,23 @@ def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> N
     # The marginals are the model's, whatever estimates its likelihood.
     assert (rows["danp"]["crps"], second["crps"], papers["crps"]) == (0.5, 0.5, None)
     assert list(found["square"]) == MODELS
+
+
+def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
+    record = replace(RECORD, estimator="model", num_samples=256, effective_sample_size=None)
+    marginal = MarginalRecord(3, 0.25, 0.5, 0.75, 1.0)
+    used = Used.summarize([(record, marginal)] * 2, num_samples=256, defensive_weight=0.05)
+    path = save_result(tmp_path, Result(origin("danp-gp"), {}, used))
+    assert path.name == "danp-gp-used.json"
+    rows = table(tmp_path)["gp"]
+    assert list(rows) == ["danp", AS_USED, *MODELS[1:]]
+    row = rows[AS_USED]
+    assert set(row) == CONTRACT | set(MEASURES)
+    assert (row["mean_log_likelihood"], row["crps"], row["coverage_90"]) == (-1.0, 0.25, 0.75)
+    assert (row["estimator"], row["num_samples"], row["paper"]) == ("model", 256, None)
+    path.rename(tmp_path / "danp-square-used.json")
+    with pytest.raises(ValueError, match=r"danp-square .*danp-gp"):
+        table(tmp_path)
 
 
 def test_a_result_under_another_name_is_refused(tmp_path: Path) -> None:

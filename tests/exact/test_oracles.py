@@ -13,11 +13,18 @@ from danp_lib.data.generators import GENERATORS, GaussianProcess, Sawtooth, Squa
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.exact.gp import NoisyGaussianProcessOracle
-from danp_lib.exact.oracles import ORACLES, GaussianProcessOracle, SawtoothOracle, SquareWaveOracle
+from danp_lib.exact.oracles import (
+    ORACLES,
+    GaussianProcessOracle,
+    ReleasedSquareWaveOracle,
+    SawtoothOracle,
+    SquareWaveOracle,
+)
 from danp_lib.exact.sawtooth import _log_mass
 from danp_lib.exact.square import _phase_bounds
 
 NAMES = sorted(ORACLES)
+SQUARES = {"square": SquareWaveOracle, "square-released": ReleasedSquareWaveOracle}
 NUM_TARGETS = 50
 
 
@@ -34,7 +41,7 @@ def points(x: list[float], y: list[float]) -> PointSet:
     return PointSet(torch.tensor(x).reshape(1, -1, 1), torch.tensor(y).reshape(1, -1, 1))
 
 
-# What all three promise.
+# What all promise.
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,7 +90,7 @@ def test_rows_of_a_batch_do_not_meet(name: str) -> None:
         torch.testing.assert_close(value[0], values[row])
 
 
-@pytest.mark.parametrize("name", ["sawtooth", "square"])
+@pytest.mark.parametrize("name", ["sawtooth", *SQUARES])
 def test_without_a_context_the_moments_are_those_of_the_generator(name: str) -> None:
     x = torch.linspace(-1.9, 1.9, 7, dtype=torch.float64).reshape(1, -1, 1)
     many = 20_000
@@ -406,42 +413,50 @@ def test_points_on_no_sawtooth_are_refused() -> None:
 
 # Square waves.
 
+squares = pytest.mark.parametrize("name", SQUARES)
 
-def square_probability(x: Tensor, y: Tensor, nodes: int = 1500) -> float:
+
+def square_probability(name: str, x: Tensor, y: Tensor, nodes: int = 1500) -> float:
     """The prior probability of the values, on a grid over (omega, phi)."""
     unit = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
     omega = (1 + 2 * unit)[:, None]
-    phi = 1 / omega + (1 - 1 / omega) * unit
+    phi = {"square": 1 / omega + (1 - 1 / omega) * unit, "square-released": unit / omega}[name]
     agree = torch.ones_like(phi, dtype=torch.bool)
     for position, value in zip(x.flatten(), y.flatten(), strict=True):
-        agree &= SquareWave.evaluate(position.double(), omega, phi) == value
+        wave = SquareWave.evaluate(position.double(), omega, phi)
+        # The released code has 0 where the paper's text has 1.
+        agree &= (wave if name == "square" else 1 - wave) == value
     return float(agree.double().mean())
 
 
+@squares
 @pytest.mark.parametrize("size", [0, 1, 3])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_square_density_is_a_ratio_of_areas(size: int, seed: int) -> None:
-    task = task_of("square", 1, seed, context_size=size, num_targets=3)
-    joint = square_probability(torch.cat([task.xc, task.xt], 1), torch.cat([task.yc, task.yt], 1))
-    expected = math.log(joint / square_probability(task.xc, task.yc))
-    value = SquareWaveOracle().log_prob(task.context, task.target)
+def test_square_density_is_a_ratio_of_areas(name: str, size: int, seed: int) -> None:
+    task = task_of(name, 1, seed, context_size=size, num_targets=3)
+    x, y = torch.cat([task.xc, task.xt], 1), torch.cat([task.yc, task.yt], 1)
+    joint = square_probability(name, x, y)
+    expected = math.log(joint / square_probability(name, task.xc, task.yc))
+    value = SQUARES[name]().log_prob(task.context, task.target)
     constant = -1.5 * math.log(2 * math.pi * 1e-6)
     assert float(value) - constant == pytest.approx(expected, abs=5e-3)
 
 
-def test_square_obeys_the_chain_rule() -> None:
-    task = task_of("square", 6, context_size=2, num_targets=12)
+@squares
+def test_square_obeys_the_chain_rule(name: str) -> None:
+    task = task_of(name, 6, context_size=2, num_targets=12)
     first = PointSet(task.xt[:, :5], task.yt[:, :5])
     rest = PointSet(task.xt[:, 5:], task.yt[:, 5:])
-    oracle = SquareWaveOracle()
+    oracle = SQUARES[name]()
     chain = oracle.log_prob(task.context, first) + oracle.log_prob(task.context.concat(first), rest)
     torch.testing.assert_close(oracle.log_prob(task.context, task.target), chain, atol=1e-5, rtol=0)
 
 
+@squares
 @pytest.mark.parametrize("size", [0, 2, 30])
-def test_square_marginals_are_probabilities_of_single_values(size: int) -> None:
-    task = task_of("square", 1, context_size=size, num_targets=6)
-    oracle = SquareWaveOracle()
+def test_square_marginals_are_probabilities_of_single_values(name: str, size: int) -> None:
+    task = task_of(name, 1, context_size=size, num_targets=6)
+    oracle = SQUARES[name]()
     mean = oracle.predict(task.context, task.xt).mean[0, :, 0]
     for n, probability in enumerate(mean.tolist()):
         ones = PointSet(task.xt[:, n : n + 1], torch.ones(1, 1, 1))
@@ -452,44 +467,76 @@ def test_square_marginals_are_probabilities_of_single_values(size: int) -> None:
         assert probability == pytest.approx(exact, abs=0.005)
 
 
-def test_every_square_wave_of_a_prediction_goes_through_the_context() -> None:
-    task = task_of("square", 10, context_size=(1, 30))
+@squares
+def test_every_square_wave_of_a_prediction_goes_through_the_context(name: str) -> None:
+    task = task_of(name, 10, context_size=(1, 30))
     for row in range(10):
         context = task.context[row].compact()
-        means = SquareWaveOracle().predict(context, context.x).components.mean
+        means = SQUARES[name]().predict(context, context.x).components.mean
         assert (means == context.y.unsqueeze(1)).all()
 
 
-def test_square_drops_no_cell_that_holds_a_wave() -> None:
+@squares
+def test_square_drops_no_cell_that_holds_a_wave(name: str) -> None:
     # So many points leave slivers thinner than the cells that the search starts from.
     generator = torch.Generator().manual_seed(0)
-    nodes, reach = 8000, 2e-2
+    oracle, nodes, reach = SQUARES[name](), 8000, 2e-2
     window = ((torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes - 0.5) * 2 * reach
-    for _ in range(10):
-        omega, phi = SquareWave().sample_parameters(1, generator=generator)
+    # At low frequencies the released phases have nearly all of a half period.
+    for highest in 5 * [3.0] + 5 * [1.05]:
+        prior = oracle.family(frequency=(1.0, highest))
+        omega, phi = prior.sample_parameters(1, generator=generator)
         x = torch.rand(1, 400, 1, dtype=torch.float64, generator=generator) * 4 - 2
         y = SquareWave.evaluate(x, omega, phi)
         grid = omega.flatten() + window
         inside = ((grid > 1.0) & (grid < 3.0)).double()
-        low, high = _phase_bounds(grid, x.flatten(), y.flatten())
-        area = (inside * (high - low).clamp(min=0.0) / (1 - 1 / grid)).mean() * reach
+        first, last = oracle.family.phase_range(grid)
+        low, high = _phase_bounds(grid, x.flatten(), y.flatten(), (first, last))
+        area = (inside * (high - low).clamp(min=0.0) / (last - first)).mean() * reach
         assert float(area) > 0.0
         expected = float(area.log()) - 200 * math.log(2 * math.pi * 1e-6)
-        value = SquareWaveOracle().log_prob(PointSet.empty(dtype=torch.float64), PointSet(x, y))
+        value = oracle.log_prob(PointSet.empty(dtype=torch.float64), PointSet(x, y))
         assert float(value) == pytest.approx(expected, abs=2e-3)
 
 
-def test_square_default_cells_are_fine_enough() -> None:
-    task = task_of("square", 5, context_size=(0, 30))
-    value = SquareWaveOracle().log_prob(task.context, task.target)
-    finer = SquareWaveOracle(num_cells=8192).log_prob(task.context, task.target)
+@squares
+def test_square_default_cells_are_fine_enough(name: str) -> None:
+    task = task_of(name, 5, context_size=(0, 30))
+    value = SQUARES[name]().log_prob(task.context, task.target)
+    finer = SQUARES[name](num_cells=8192).log_prob(task.context, task.target)
     assert float((value - finer).abs().max()) / NUM_TARGETS < 5e-7
 
 
-@pytest.mark.parametrize(("size", "low", "high"), [(0, 335, 365), (5, 355, 380), (30, 375, 398)])
-def test_square_average_likelihood(size: int, low: float, high: float) -> None:
-    task = task_of("square", 20, context_size=size)
-    values = average_likelihoods(SquareWaveOracle().log_prob(task.context, task.target))
+@squares
+def test_square_posteriors_are_calibrated(name: str) -> None:
+    task = task_of(name, 60, context_size=(0, 4), num_targets=20)
+    probability = SQUARES[name]().predict(task.context, task.xt).mean
+    # What is predicted with probability p is 1 in p of the cases; targets of a task are dependent.
+    error = (task.yt - probability).mean(dim=(1, 2))
+    assert abs(float(error.mean())) < 4.0 * float(error.std()) / 60**0.5
+    spread = ((task.yt - probability).square() - probability * (1 - probability)).mean(dim=(1, 2))
+    assert abs(float(spread.mean())) < 4.0 * float(spread.std()) / 60**0.5
+
+
+def test_the_two_square_priors_share_no_wave() -> None:
+    task = task_of("square-released", 1, context_size=30)
+    origin = PointSet(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    mean = ReleasedSquareWaveOracle().predict(task.context, origin.x).mean
+    assert float(mean) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=r"context .*square"):
+        SquareWaveOracle().predict(origin, origin.x)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "low", "high"),
+    [
+        *(("square", 0, 335, 365), ("square", 5, 355, 380), ("square", 30, 375, 398)),
+        *(("square-released", 0, 335, 365), ("square-released", 30, 375, 398)),
+    ],
+)
+def test_square_average_likelihood(name: str, size: int, low: float, high: float) -> None:
+    task = task_of(name, 20, context_size=size)
+    values = average_likelihoods(SQUARES[name]().log_prob(task.context, task.target))
     assert low < float(values.mean()) < high
 
 

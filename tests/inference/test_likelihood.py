@@ -131,6 +131,24 @@ def test_agrees_with_the_closed_form(estimator: Estimator, inputs: Inputs) -> No
     assert abs(float((result.values - expected).exp() - 1)) < 4 * error
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_defensive_component_is_added_exactly(estimator: Estimator) -> None:
+    """By the same samples, and equal to the mixture that the model predicts."""
+    task, model = draw_task(), linear_gaussian()
+    defended = model.defended(0.3)
+    plain, mixed = (
+        log_weights(m, task, estimator=estimator, num_samples=8, generator=seeded(1))
+        for m in (model, defended)
+    )
+    # Level 2 alone has the mean 0.5 c and a shared variance of 0.3^2.
+    s, count = model.schedule.signal(2), task.target.num_points
+    mean = torch.full((1, count, 1), 0.5 * float(task.yc[task.context.mask].mean()) / s)
+    factor = torch.full_like(mean, 0.3 / s)
+    broad = LowRankNormal(mean, factor, torch.full_like(mean, 0.1 / s**2)).log_prob(task.yt)
+    expected = (0.7 * log_mean(plain).exp() + 0.3 * broad.exp()).log()
+    torch.testing.assert_close(log_mean(mixed), expected[0])
+
+
 @pytest.mark.parametrize(("estimator", "num_samples"), [("model", 1), ("noising", 1), ("both", 3)])
 def test_is_unbiased_however_few_the_samples(estimator: Estimator, num_samples: int) -> None:
     task, repeats = draw_task(), 600

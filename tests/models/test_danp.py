@@ -292,6 +292,49 @@ def test_mixture_is_equation_2() -> None:
     torch.testing.assert_close(mixture.logits, torch.full((1, 3), -math.log(3.0)).double())
 
 
+class TestDefense:
+    model = seeded(DANP, small_danp())
+    context, xt = draw_set(2, 5, 0), draw_set(2, 4, 1).x
+
+    def predict(self, model: DANP) -> Mixture:
+        generator = torch.Generator().manual_seed(0)
+        return model.predict(self.context, self.xt, num_samples=3, generator=generator)
+
+    def test_it_is_one_more_component_of_its_weight(self) -> None:
+        plain, defended = self.predict(self.model), self.predict(self.model.defended(0.2))
+        assert defended.num_components == 4
+        torch.testing.assert_close(defended.logits[:, 3].exp(), torch.full((2,), 0.2).double())
+        torch.testing.assert_close(defended.logits[:, :3].exp(), 0.8 * plain.logits.exp())
+        assert_same(defended.components[:, :3], plain.components)
+        noisiest = self.model(self.context, [draw_set(2, 5, f) for f in range(3)], self.xt, 3)
+        last, s = defended.components[:, 3], self.model.schedule.signal(3)
+        torch.testing.assert_close(last.mean, noisiest.mean / s)
+        torch.testing.assert_close(last.covariance_matrix, noisiest.covariance_matrix / s**2)
+
+    def test_it_bounds_what_a_task_can_lose(self) -> None:
+        mixture, y = self.predict(self.model.defended(0.05)), 1e3 + draw_set(2, 4, 2).y
+        last = mixture.components[:, 3].log_prob(y)
+        assert (mixture.log_prob(y) >= last + math.log(0.05)).all()
+        assert (mixture.log_prob(y) >= self.predict(self.model).log_prob(y) + math.log(0.95)).all()
+
+    def test_the_model_stays_as_it_was_and_shares_its_weights(self) -> None:
+        defended = self.model.defended()
+        assert (self.model.config.defensive_weight, defended.config.defensive_weight) == (0.0, 0.05)
+        assert defended.core is self.model.core
+        assert_same(self.predict(defended.defended(0.0)), self.predict(self.model))
+
+    def test_conditioning_once_predicts_the_same(self) -> None:
+        model = self.model.defended()
+        predictive = model.condition_on(
+            self.context, num_samples=3, generator=torch.Generator().manual_seed(0)
+        )
+        assert_same(predictive(self.xt), self.predict(model))
+
+    def test_without_levels_there_is_none(self) -> None:
+        with pytest.raises(ValueError, match=r"^defensive_weight .*num_levels is 0.*0\.05"):
+            seeded(DANP, small_danp(num_levels=0)).defended()
+
+
 def test_auxiliary_inputs_at_the_targets() -> None:
     model, context, xt = seeded(DANP, small_danp()), draw_set(1, 5, 0), draw_set(1, 4, 1).x
     mixture = model.predict(
@@ -373,7 +416,16 @@ class TestErrors:
                 chunk_size=chunk_size,
             )
 
-    @pytest.mark.parametrize("change", [{"beta": 1.5}, {"num_levels": -1}, {"num_auxiliary": 0}])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"beta": 1.5},
+            {"num_levels": -1},
+            {"num_auxiliary": 0},
+            {"defensive_weight": 1.0},
+            {"defensive_weight": -0.1},
+        ],
+    )
     def test_configuration(self, change: dict[str, Any]) -> None:
         ((name, value),) = change.items()
         with pytest.raises(ValueError, match=rf"^{name} .*{value}"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
@@ -35,7 +35,7 @@ from danp_lib.plotting.figures import (
     plot_prediction,
     style,
 )
-from danp_lib.plotting.style import COLORS, GREY, INK, ORANGE, RC, as_row, level_style
+from danp_lib.plotting.style import COLORS, INK, ORANGE, RC, as_row, level_style
 
 X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
 
@@ -92,11 +92,13 @@ class TestAugmentedTask:
             np.testing.assert_array_equal(xy(line(ax, name)), points(made))
         assert set(labels(ax)) == {"context", *names}
 
-    def test_levels_have_the_papers_colors(self) -> None:
+    def test_levels_darken_from_the_clean_one_on_and_the_context_is_black(self) -> None:
         ax = plot_augmented_task(augmented())
         names = ["context", "level 0 (targets)", "level 1", "level 2"]
         drawn = [to_hex(str(line(ax, name).get_color())).upper() for name in names]
-        assert drawn == list(COLORS[:4])  # blue, orange, green, red
+        assert drawn[:2] == [INK, ORANGE]
+        brightness = [sum(to_rgb(color)) for color in drawn[1:]]
+        assert brightness == sorted(brightness, reverse=True)
 
     def test_the_truth_is_a_line_in_the_order_of_its_inputs(self) -> None:
         ax = plot_augmented_task(augmented(), truth=(X, X.square()))
@@ -124,7 +126,7 @@ class TestPrediction:
             xy(line(ax, "median"))[:, 1], as_row(predictive.quantile(0.5), "median")[order]
         )
         np.testing.assert_array_equal(xy(line(ax, "context")), points(task.context))
-        thin = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
+        thin = [entry for entry in ax.lines if entry.get_linewidth() == 0.6]
         assert len(thin) == 4
         np.testing.assert_allclose(xy(thin[2])[:, 1], as_row(samples[2], "sample")[order])
         assert set(labels(ax)) == {
@@ -162,38 +164,30 @@ class TestPrediction:
 
 class TestLevelPredictives:
     @pytest.mark.parametrize("num_levels", [0, 2, 4])
-    def test_a_panel_a_level_from_the_clean_one_on(self, num_levels: int) -> None:
+    def test_a_panel_a_level_from_the_noisiest_one_on_and_the_exact_one(
+        self, num_levels: int
+    ) -> None:
         task = augmented(num_levels)
         predictives = [mixture(f + 1) for f in range(num_levels + 1)]
+        exact = mixture(1)
         figure = plot_level_predictives(
-            task.context, X, predictives, auxiliary=task.levels[1:], num_means=2
+            task.context, X, predictives, exact=exact, y_range=(-3.0, 7.0), num_means=2
         )
-        assert [ax.get_title("left") for ax in figure.axes] == [
-            f"level {f}" for f in range(num_levels + 1)
-        ]
-        order = np.argsort(as_row(X, "x"))
-        for level, (ax, predictive) in enumerate(zip(figure.axes, predictives, strict=True)):
-            median = as_row(predictive.quantile(0.5), "median")[order]
-            np.testing.assert_allclose(xy(line(ax, "median"))[:, 1], median)
-            shown = {str(entry.get_label()) for entry in ax.lines} & {
-                f"level {f}" for f in range(10)
-            }
-            assert shown == ({f"level {level + 1}"} if level < num_levels else set())
-            means = [entry for entry in ax.lines if to_hex(str(entry.get_color())).upper() == INK]
-            assert len(means) == min(2, level + 1)
-            assert all(entry.get_zorder() > line(ax, "median").get_zorder() for entry in means)
+        titles = [f"level {f}" for f in reversed(range(num_levels + 1))]
+        assert [ax.get_title("left") for ax in figure.axes] == [*titles, "exact"]
+        for ax, predictive in zip(figure.axes, [*reversed(predictives), exact], strict=True):
+            (mesh,) = (c for c in ax.collections if isinstance(c, QuadMesh))
+            # Its shades are the square roots of probabilities, in bins that hold nearly all.
+            shades = np.asarray(mesh.get_array())
+            np.testing.assert_allclose((shades**2).sum(axis=0), 1.0, atol=0.03)
+            drawn = [e for e in ax.lines if str(e.get_label()).startswith("sample")]
+            components = predictive.components.mean.shape[1]
+            assert len(drawn) == (0 if ax is figure.axes[-1] else min(2, components))
+            for entry, mean in zip(drawn, predictive.components.mean[0], strict=False):
+                expected = as_row(mean, "mean")[np.argsort(as_row(X, "x"))]
+                np.testing.assert_allclose(xy(entry)[:, 1], expected)
         (legend,) = figure.legends
-        keys = dict(
-            zip(
-                [text.get_text() for text in legend.get_texts()], legend.legend_handles, strict=True
-            )
-        )
-        assert list(keys)[:num_levels] == [f"level {f}" for f in range(1, num_levels + 1)]
-        assert {"components' means", "central 50 %", "central 90 %"} < set(keys)
-        # It stands for the medians of all panels, each in its level's color.
-        key = keys["median"]
-        assert isinstance(key, Line2D)
-        assert key.get_color() == GREY
+        assert {"sample 1", "context"} <= {text.get_text() for text in legend.get_texts()}
 
 
 def errorbars(ax: Axes) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:

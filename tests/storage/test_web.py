@@ -87,6 +87,11 @@ def test_what_a_page_cannot_run_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_defensive_component_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"defensive_weight=0\.05"):
+        export_web(tiny().defended(), tmp_path / "mine.js")
+
+
 def test_other_models_and_other_names_are_refused(tmp_path: Path) -> None:
     other: Any = ConvGNP(TINY)
     with pytest.raises(ValueError, match="model must be a DANP, got ConvGNP"):

@@ -20,7 +20,12 @@ SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").glob("*.safetensors
 
 @pytest.mark.parametrize(
     ("dataset", "num_levels", "beta"),
-    [("sawtooth", 3, 0.08526), ("square", 3, 0.153), ("gp", 2, 0.2115)],
+    [
+        ("sawtooth", 3, 0.08526),
+        ("square", 3, 0.153),
+        ("square-released", 3, 0.153),
+        ("gp", 2, 0.2115),
+    ],
 )
 def test_the_paper_recipe_is_its_appendix(dataset: str, num_levels: int, beta: float) -> None:
     made = recipe("paper", model="danp", dataset=dataset)

@@ -28,7 +28,12 @@ from danp_lib.evaluation.table import ESTIMATOR_OF
 from danp_lib.plotting import figures as plotting
 from danp_lib.plotting.style import WIDTH
 
-FIGURE_OF = {"sawtooth": "figure-4", "square": "figure-7", "gp": "figure-9"}
+FIGURE_OF = {
+    "sawtooth": "figure-4",
+    "square": "figure-7",
+    "square-released": "figure-7-released",
+    "gp": "figure-9",
+}
 """The paper's figure of each dataset: average likelihood against context size."""
 
 TITLES = {"samples": "{} joint samples", "density": "density, $S$ = {}"}

@@ -59,11 +59,12 @@
       const { head, config } = this;
       if (!config.conditioned || config.rank === 0) known = [];
       const inputs = [...xt];
-      for (const { x } of known) inputs.push(...x);
+      for (const { x } of known.slice(1)) inputs.push(...x);
       const hidden = head.hidden(features, inputs);
       const target = head.gaussian(hidden, 0, xt.length, 0, VARIANCE_FLOOR);
       let first = xt.length;
       const given = known.map(({ x, y }, level) => {
+        if (level === 0) return [head.precise(features, x, KNOWN_VARIANCE), y];
         const gaussian = head.gaussian(hidden, first, x.length, level, KNOWN_VARIANCE);
         first += x.length;
         return [gaussian, y];
@@ -79,25 +80,9 @@
       mean + Math.sqrt(diag[i]) * noise[i] + DANP.algebra.dot(factor, i * rank, noise, loc.length, rank));
   }
 
-  /** A small generator of uniform numbers, one stream a seed and sample (sfc32). */
-  function uniforms(seed, sample) {
-    let a = 0x9e3779b9, b = seed | 0, c = sample | 0, d = 1;
-    const next = () => {
-      const t = (((a + b) | 0) + d) | 0;
-      d = (d + 1) | 0;
-      a = b ^ (b >>> 9);
-      b = (c + (c << 3)) | 0;
-      c = ((c << 21) | (c >>> 11)) + t;
-      return (t >>> 0) / 2 ** 32;
-    };
-    for (let i = 0; i < 15; i++) next();
-    return next;
-  }
-
   /** The inputs and the noise of one sample; the same for the same seed and number, whatever the context. */
   DANP.drawNoise = function ({ domain, numLevels, numAuxiliary, rank }, seed, sample) {
-    const uniform = uniforms(seed, sample);
-    const normal = () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
+    const { uniform, normal } = DANP.randomness(seed, sample);
     const fill = (length, draw) => Float32Array.from({ length }, draw);
     const levels = Array.from({ length: numLevels });
     return {

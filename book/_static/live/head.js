@@ -9,9 +9,12 @@
       const { heap } = kernels;
       this.grid = new DANP.setconv.Grid(config);
       this.scale = Math.exp(weights["core.decoder.log_scale"].values[0]);
+      const hidden = Array.from({ length: config.headLayers }, (_, i) => `core.hidden.${i}`);
       this.out = this.#linear("core.unet.out", weights);
-      this.layers = Array.from({ length: config.headLayers }, (_, i) =>
-        this.#linear(`core.hidden.${i}`, weights));
+      this.layers = hidden.map((name) => this.#linear(name, weights));
+      const doubled = (name) => Float64Array.from(weights[name].values);
+      const stored = (name) => ({ w: doubled(name + ".weight"), b: doubled(name + ".bias") });
+      this.exact = { out: stored("core.unet.out"), layers: hidden.map(stored), head: stored("core.head") };
       // One product a level, its columns filled up to a multiple of 8.
       const outputs = config.rank + 2;
       this.levels = Array.from({ length: config.numLevels + 1 }, (_, level) =>
@@ -43,7 +46,7 @@
       if (n === 0) return { at: 0, width: 0 };
       if (n > maxPoints) throw new RangeError(`at most ${maxPoints} inputs, got ${n}`);
       let [from, to] = this.buffers;
-      const totals = DANP.setconv.decode(this.grid, this.scale, kernels.heap, features, C, x, from);
+      const totals = DANP.setconv.decode(this.grid, this.scale, kernels.heap, features, C, x, kernels.heap.floats, from);
       this.#apply({ ...this.out, b: this.noBias }, from, to, n);
       const H = kernels.heap.floats;
       for (let i = 0; i < n; i++)
@@ -58,17 +61,44 @@
 
     /** The Gaussian of a level for some rows of `hidden`: loc, diag, and factor row by row. */
     gaussian(hidden, first, count, level, floor) {
-      const { config, kernels, result } = this, layer = this.levels[level], R = config.rank;
+      const { kernels, result } = this, layer = this.levels[level];
       this.#apply(layer, hidden.at + first * hidden.width, result, count);
-      const H = kernels.heap.floats;
+      const read = kernels.heap.floats.subarray(result, result + count * layer.n);
+      return this.#parts(read, layer.n, count, floor);
+    }
+
+    #parts(rows, width, count, floor) {
+      const { config } = this, R = config.rank;
       const loc = new Float64Array(count), diag = new Float64Array(count), factor = new Float64Array(count * R);
       for (let i = 0; i < count; i++) {
-        const row = result + i * layer.n;
-        loc[i] = H[row];
-        diag[i] = floor + softplus(config.varianceGain * H[row + 1] + config.varianceOffset);
-        for (let j = 0; j < R; j++) factor[i * R + j] = H[row + 2 + j] / config.factorDivisor;
+        const row = i * width;
+        loc[i] = rows[row];
+        diag[i] = floor + softplus(config.varianceGain * rows[row + 1] + config.varianceOffset);
+        for (let j = 0; j < R; j++) factor[i * R + j] = rows[row + 2 + j] / config.factorDivisor;
       }
       return { loc, diag, factor };
+    }
+
+    /**
+     * The clean level's Gaussian at a few inputs, in float64 from the features on. Conditioning on many points
+     * without noise inverts a nearly singular matrix, and would magnify float32's rounding a hundredfold.
+     */
+    precise(features, x, floor) {
+      const { kernels, config: { channels: C, rank }, exact } = this;
+      let rows = new Float64Array(x.length * C), width = C;
+      const totals = DANP.setconv.decode(this.grid, this.scale, kernels.heap, features, C, x, rows, 0);
+      const apply = ({ w, b }, outputs, after, bias = () => 1) => {
+        const made = new Float64Array(x.length * outputs);
+        for (let i = 0; i < x.length; i++)
+          for (let o = 0; o < outputs; o++)
+            made[i * outputs + o] = after(bias(i) * b[o] + DANP.algebra.dot(rows, i * width, w, o * width, width));
+        [rows, width] = [made, outputs];
+      };
+      const same = (value) => value;
+      apply(exact.out, C, same, (i) => totals[i]);
+      for (const layer of exact.layers) apply(layer, layer.b.length, DANP.gelu);
+      apply(exact.head, rank + 2, same);
+      return this.#parts(rows, width, x.length, floor);
     }
   };
 })((globalThis.DANP = globalThis.DANP || {}));

@@ -100,6 +100,8 @@
     };
   }
 
+  DANP.gelu = gelu;
+
   /** A heap and its kernels. DANP.wasm, if the page has it, is the assembled kernel.wat in base64. */
   DANP.makeKernels = async function ({ simd = true } = {}) {
     if (simd && DANP.wasm && typeof WebAssembly === "object") {

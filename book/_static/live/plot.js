@@ -47,10 +47,11 @@
     }
 
     /**
-     * @param {{xt, curves, sets, exact, jump, opacity}} shown  Curves are arrays along xt, sets are {x, y}; a
-     *   rise or fall of more than `jump` between neighbours is not drawn as a line.
+     * @param {{xt, curves, sets, band, functions, truth, points, jump, opacity}} shown  Curves are arrays along xt, sets are
+     *   {x, y}; a rise or fall of more than `jump` between neighbours is not drawn as a line. A band is
+     *   {xt, mean, sd}, functions are pairs of one of priors.js and its opacity: both are exact. `truth` is one such function.
      */
-    draw({ xt = [], curves = [], sets = [], exact = null, jump = Infinity, opacity = 1 }) {
+    draw({ xt = [], curves = [], sets = [], band = null, functions = [], truth = null, points = [], jump = Infinity, opacity = 1 }) {
       const style = getComputedStyle(this.canvas), color = (name) => style.getPropertyValue(`--danp-${name}`);
       const pen = this.canvas.getContext("2d");
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -60,21 +61,38 @@
       pen.beginPath();
       pen.rect(MARGIN.left, 0, this.width - MARGIN.left - MARGIN.right, this.height - MARGIN.bottom);
       pen.clip();
-      if (exact) this.#band(pen, xt, exact, color("exact"));
+      if (band) this.#band(pen, band, color("exact"));
+      pen.lineWidth = 2;
+      pen.strokeStyle = color("exact");
+      for (const [f, opaque] of functions) {
+        pen.globalAlpha = opaque;
+        this.#function(pen, f);
+      }
       pen.strokeStyle = pen.fillStyle = color("model");
       pen.globalAlpha = opacity;
       pen.lineWidth = 1.5;
       pen.lineJoin = "round";
       for (const curve of curves) this.#line(pen, xt, curve, jump);
       for (const set of sets) this.#dots(pen, set);
-      if (exact) {
-        pen.globalAlpha = 1;
+      pen.globalAlpha = 1;
+      pen.strokeStyle = color("ink");
+      if (truth) this.#function(pen, truth);
+      if (band) {
         pen.strokeStyle = color("exact");
         pen.lineWidth = 2;
         pen.setLineDash([7, 4]);
-        this.#line(pen, xt, exact.mean, Infinity);
+        this.#line(pen, band.xt, band.mean, Infinity);
       }
+      pen.fillStyle = color("ink");
+      this.#dots(pen, { x: points.map((p) => p[0]), y: points.map((p) => p[1]) }, 4);
       pen.restore();
+    }
+
+    #function(pen, f) {
+      pen.beginPath();
+      for (const piece of f.lines(this.xRange))
+        piece.forEach((point, i) => (i ? pen.lineTo(...this.toPage(point)) : pen.moveTo(...this.toPage(point))));
+      pen.stroke();
     }
 
     #axes(pen, rule, ink) {
@@ -118,17 +136,17 @@
       pen.stroke();
     }
 
-    #dots(pen, { x, y }) {
+    #dots(pen, { x, y }, radius = 2.2) {
       pen.beginPath();
       for (let i = 0; i < x.length; i++) {
         const [left, top] = this.toPage([x[i], y[i]]);
-        pen.moveTo(left + 2.2, top);
-        pen.arc(left, top, 2.2, 0, 2 * Math.PI);
+        pen.moveTo(left + radius, top);
+        pen.arc(left, top, radius, 0, 2 * Math.PI);
       }
       pen.fill();
     }
 
-    #band(pen, xt, { mean, sd }, color) {
+    #band(pen, { xt, mean, sd }, color) {
       const edge = (sign) => Array.from(xt, (x, i) => this.toPage([x, mean[i] + sign * 1.645 * sd[i]]));
       pen.beginPath();
       for (const at of [...edge(1), ...edge(-1).reverse()]) pen.lineTo(...at);

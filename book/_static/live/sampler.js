@@ -5,17 +5,12 @@
   const SLICE = 16; // milliseconds of work before the page may draw
   const FRAME = 36; // milliseconds for the samples of one picture while a point is being dragged
 
-  const PRIORS = {
-    sawtooth: { title: "sawtooth wave", yRange: [-0.25, 1.25], jump: 0.35 },
-    square: { title: "square wave", yRange: [-0.25, 1.25], jump: Infinity },
-    gp: { title: "Gaussian process", yRange: [-3, 3], jump: Infinity },
-  };
-
-  /** What is known of a model's data by its name or configuration. */
+  /** What is known of a model's data by its name or configuration; `prior` is null where nothing is. */
   DANP.describe = function (name) {
     const { prior = null, title } = DANP.models[name]?.config ?? {};
-    const kind = prior?.name ?? name.replace(/^danp-(f2-)?/, "");
-    return { title: title ?? name, yRange: [-3, 3], jump: Infinity, prior, ...PRIORS[kind] };
+    const kind = DANP.priors[prior?.name ?? name.replace(/^danp-(f2-)?/, "")];
+    const about = { title: title ?? kind?.title ?? name, yRange: kind?.yRange ?? [-3, 3], jump: kind?.jump ?? Infinity };
+    return { ...about, prior: prior ?? (DANP.models[name] ? null : kind?.defaults ?? null) };
   };
 
   DANP.Sampler = class Sampler {
@@ -92,10 +87,8 @@
 
     #begin({ points, level }) {
       const context = { x: points.map((p) => p[0]), y: points.map((p) => p[1]) };
-      const { prior } = this.about;
-      const exact = prior?.name === "gp" && level === 0 ? DANP.exactGP(context, this.xt, prior.lengthScale) : null;
       const prepared = this.model.prepare(context);
-      return { xt: this.xt, prepared, level, exact, curves: [], sets: [], milliseconds: 0 };
+      return { xt: this.xt, prepared, level, curves: [], sets: [], milliseconds: 0 };
     }
 
     #sample({ answer, seed, level }) {

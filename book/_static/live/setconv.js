@@ -42,18 +42,18 @@
     }
   }
 
-  /** The features' weighted sums at inputs x, into rows of the heap; returns each input's sum of weights. */
-  function decode(grid, scale, heap, features, channels, x, rows) {
+  /** The features' weighted sums at inputs x, into `rows` from `at` on; returns each input's sum of weights. */
+  function decode(grid, scale, heap, features, channels, x, rows, at) {
     const H = heap.floats, totals = new Float64Array(x.length), sum = new Float64Array(channels);
     for (let n = 0; n < x.length; n++) {
       const [first, end] = grid.reach(x[n], scale);
       sum.fill(0);
       for (let u = first; u < end; u++) {
-        const weight = grid.weights[u], at = features + u * channels;
+        const weight = grid.weights[u], from = features + u * channels;
         totals[n] += weight;
-        for (let c = 0; c < channels; c++) sum[c] += weight * H[at + c];
+        for (let c = 0; c < channels; c++) sum[c] += weight * H[from + c];
       }
-      H.set(sum, rows + n * channels);
+      rows.set(sum, at + n * channels);
     }
     return totals;
   }

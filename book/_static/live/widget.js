@@ -1,5 +1,4 @@
-// The widget: `DANP.render({ model, el })` is anywidget's convention, so that a notebook can use it too. On a page
-// it is called for every <div class="danp-live" data-...> with a stub that has the same methods.
+// A trained model that answers: points to click and drag, its samples through them, and the exact posterior.
 (function (DANP) {
   "use strict";
   const DATA = ["danp-sawtooth", "danp-square", "danp-gp"];
@@ -10,27 +9,14 @@
   };
   const MOST_POINTS = 30;
   const SAMPLES = [1, 2, 4, 8, 16, 32, 64];
-  const SCRIPT = globalThis.document?.currentScript?.src ?? null; // null in a notebook's module
-
-  /** An element with properties, attributes in kebab case, and children. */
-  function make(tag, properties = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(properties)) {
-      if (name in element) element[name] = value;
-      else element.setAttribute(name, value);
-    }
-    element.append(...children);
-    return element;
-  }
-
-  const number = (x) => (Math.round(100 * x) / 100 + 0).toFixed(2).replace("-", "−");
-  const clamp = (x, [low, high]) => Math.min(high, Math.max(low, x));
+  const EXACT_SAMPLES = 32;
+  const { make, choice, slider, number, clamp, count } = DANP.parts;
 
   class Live {
     constructor(state, el) {
       this.state = state;
       this.el = el;
-      this.name = state.get("model") || DATA[0];
+      this.name = state.get("model") || state.get("models")?.[0] || DATA[0];
       this.level = 0;
       this.seed = state.get("seed") ?? 0;
       this.samples = state.get("samples") ?? 16;
@@ -73,27 +59,27 @@
       this.legend = make("p", { className: "danp-legend" },
         make("span", { className: "danp-of-context" }, "context points"),
         this.modelKey = make("span", { className: "danp-of-model" }),
-        this.exactKey = make("span", { className: "danp-of-exact" }, "exact posterior, mean and 90\u00a0%"));
+        this.bandKey = make("span", { className: "danp-of-band" }, "exact posterior, mean and 90\u00a0%"));
+      this.exactCanvas = make("canvas", { role: "img" });
+      this.exactFrame = make("div", { className: "danp-plot danp-small" }, this.exactCanvas);
+      this.exactText = make("p", { className: "danp-legend" });
       this.plot = new DANP.Plot(this.canvas);
+      this.exactPlot = new DANP.Plot(this.exactCanvas);
       const tools = make("div", { className: "danp-tools" });
       if (full) tools.append(...this.#choices());
       tools.append(make("div", {},
         this.addButton = make("button", { type: "button", title: "where the samples differ most" }, "Add point"),
         this.clearButton = make("button", { type: "button" }, "Clear"),
         this.seedButton = make("button", { type: "button", title: "other noise" }, "Resample")));
-      this.el.replaceChildren(tools, this.frame, this.legend, this.status);
-      this.el.classList.add("danp-live");
-      this.el.setAttribute("role", "group");
+      this.el.replaceChildren(tools, this.frame, this.legend, this.exactText, this.exactFrame, this.status);
       this.el.setAttribute("aria-label", "A DANP that answers in the page");
     }
 
     #choices() {
-      const names = DATA.includes(this.name) ? DATA.filter((name) => SCRIPT || DANP.models[name]) : [this.name];
-      this.dataChoice = make("select", {}, ...names.map((value) =>
-        make("option", { value, selected: value === this.name }, DANP.describe(value).title)));
-      this.samplesChoice = make("select", {}, ...SAMPLES.map((value) =>
-        make("option", { value, selected: value === this.samples }, String(value))));
-      this.levelChoice = make("input", { type: "range", min: 0, max: 0, value: 0, step: 1 });
+      const names = this.state.get("models") ?? (DATA.includes(this.name) ? DATA : [this.name]);
+      this.dataChoice = choice(names.map((name) => [name, DANP.describe(name).title]), this.name);
+      this.samplesChoice = choice(SAMPLES.map((value) => [value, String(value)]), this.samples);
+      this.levelChoice = slider(0, 0, 1, 0);
       this.levelName = make("span", { className: "danp-level" });
       return [
         make("label", {}, "Data", this.dataChoice),
@@ -124,18 +110,13 @@
         if (handle) this.#hold(handle, e);
       });
       on(this.canvas, "click", (e) => { if (e.pointerType !== "mouse") this.#add(this.#at(e)); });
-      this.sizes = new ResizeObserver(() => this.#layout());
-      this.sizes.observe(this.frame);
-      this.themes = new MutationObserver(() => this.#draw());
-      for (const element of [document.documentElement, document.body])
-        this.themes.observe(element, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
+      this.unfollow = DANP.parts.follow(this.frame, () => this.#layout(), () => this.#drawBoth());
       this.fromOutside = () => this.#change(this.state.get("points"));
       this.state.on("change:points", this.fromOutside);
     }
 
     destroy() {
-      this.sizes.disconnect();
-      this.themes.disconnect();
+      this.unfollow();
       this.state.off?.("change:points", this.fromOutside);
       for (const sampler of this.loaded.values()) sampler.stop();
     }
@@ -149,7 +130,7 @@
       this.startButton.hidden = true;
       this.#say("Loading the model …");
       try {
-        await DANP.loadScript(name, SCRIPT);
+        await DANP.loadScript(name, DANP.folder);
         const model = await DANP.createModel(name, { simd: this.state.get("simd") ?? true });
         if (!model.kernels.simd) this.#fewer();
         this.loaded.get(name)?.stop();
@@ -201,7 +182,6 @@
       });
       const [low, high] = this.plot.yRange, near = 0.1 * (high - low), most = spread.indexOf(Math.max(...spread));
       const share = spread.filter((s) => s < near).length / spread.length;
-      const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
       const asked = `${count(this.points.length, "point")}, ${count(curves.length, "sample")} in ${Math.round(milliseconds)} ms.`;
       if (curves.length === 1) return this.#say(asked);
       const ends = curves.map((curve) => curve[most]);
@@ -245,6 +225,7 @@
     #move(index, point, hurry) {
       this.points[index] = this.#inside(point);
       this.#place(index);
+      this.#drawExact();
       this.#tell();
       this.ask(hurry);
     }
@@ -257,6 +238,7 @@
     #change(points) {
       this.pointsOf.set(this.name, points.map((p) => [...p]));
       this.#sync();
+      this.#drawExact();
       this.#tell();
       this.ask();
     }
@@ -339,13 +321,14 @@
       event.preventDefault();
     }
 
-    // ---- the picture
+    // ---- the pictures
 
     /** Everything for the data set that is chosen. */
     #show() {
       const about = DANP.describe(this.name), config = DANP.models[this.name]?.config;
       this.answer = null;
-      this.plot.setRanges(config?.domain ?? [-2, 2], config?.yRange ?? about.yRange, config?.scaling);
+      for (const plot of [this.plot, this.exactPlot])
+        plot.setRanges(config?.domain ?? [-2, 2], config?.yRange ?? about.yRange, config?.scaling);
       this.startButton.hidden = Boolean(this.sampler);
       if (this.levelChoice) {
         this.levelChoice.disabled = !config;
@@ -359,9 +342,7 @@
     }
 
     #nameLevel() {
-      const { prior } = DANP.describe(this.name);
       this.modelKey.textContent = this.level ? "mean of each sample; dots: what it draws" : "samples of the DANP";
-      this.exactKey.hidden = this.level > 0 || !(prior ? prior.name === "gp" : this.name === "danp-gp");
       if (!this.levelChoice) return;
       const name = this.level ? String(this.level) : "0 (clean)";
       this.levelName.textContent = name;
@@ -369,9 +350,16 @@
     }
 
     #layout() {
+      this.#exactFound();
       if (!this.plot.resize()) return;
+      this.exactPlot.resize();
       this.#sync();
+      this.#drawBoth();
+    }
+
+    #drawBoth() {
       this.#draw();
+      this.#drawExact();
     }
 
     #draw() {
@@ -379,36 +367,36 @@
       const answer = this.answer ?? (fresh ? { ...this.poster, wanted: 16 } : {});
       const sets = (answer.sets ?? []).filter(Boolean).slice(0, 8);
       const opacity = Math.max(0.14, (answer.wanted ?? 1) ** -0.4);
-      this.plot.draw({ ...answer, sets, jump: answer.level ? Infinity : DANP.describe(this.name).jump, opacity });
+      const band = this.exact?.mean && !this.level ? this.exact : null;
+      this.bandKey.hidden = !band;
+      this.plot.draw({ ...answer, sets, band, jump: answer.level ? Infinity : DANP.describe(this.name).jump, opacity });
+    }
+
+    /** Find the exact posterior for the points, and show which of the two ways it is drawn. */
+    #exactFound() {
+      const key = JSON.stringify([this.name, this.points]);
+      if (this.exactFor === key) return;
+      const points = { x: this.points.map((p) => p[0]), y: this.points.map((p) => p[1]) };
+      this.exactFor = key;
+      this.exact = DANP.posterior(points, DANP.describe(this.name).prior);
+      const { why, waves, within } = this.exact ?? {};
+      this.exactText.hidden = !(why || waves);
+      this.exactFrame.hidden = !(waves || (why && this.name !== "danp-gp"));
+      if (!waves) return this.exactText.replaceChildren(why ?? "");
+      const near = within ? `, over waves within ${within} of the points` : "";
+      this.exactText.replaceChildren(make("span", { className: "danp-of-exact" }, `exact posterior${near}; darker is more probable`));
+      this.exactCanvas.setAttribute("aria-label", `Exact posterior: ${DANP.exact.describe(this.exact)}.`);
+    }
+
+    #drawExact() {
+      this.#exactFound();
+      const { waves } = this.exact ?? {};
+      // A band is drawn with the samples; they follow as soon as there are some.
+      if (this.exactFrame.hidden) return this.sampler ? undefined : this.#draw();
+      const functions = waves ? DANP.exact.shown(this.exact, EXACT_SAMPLES) : [];
+      this.exactPlot.draw({ functions, points: this.points });
     }
   }
 
-  DANP.render = function ({ model, el }) {
-    if (!document.querySelector("style[data-danp]") && DANP.css)
-      document.head.append(make("style", { "data-danp": "", textContent: DANP.css }));
-    const live = new Live(model, el);
-    el.danp = live;
-    return () => live.destroy();
-  };
-
-  /** What a notebook's widget model does, for a page: options from data-... attributes, listeners of none. */
-  function stub({ model, controls, points, samples, seed, simd }) {
-    const values = {
-      model, controls,
-      points: points && JSON.parse(points),
-      samples: samples && Number(samples),
-      seed: seed && Number(seed),
-      simd: simd !== "false",
-    };
-    return { get: (key) => values[key], set: (key, value) => { values[key] = value; }, save_changes() {}, on() {} };
-  }
-
-  function renderAll() {
-    for (const el of document.querySelectorAll(".danp-live:not([role])")) DANP.render({ model: stub(el.dataset), el });
-  }
-
-  if (SCRIPT) {
-    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", renderAll);
-    else renderAll();
-  }
+  DANP.widgets = { model: Live };
 })((globalThis.DANP = globalThis.DANP || {}));

@@ -1,0 +1,231 @@
+"""A ladder from the paper's model and training to this book's, one change a rung.
+
+Every rung is the one before with some of its settings replaced by those of the recipe ``fast``; all
+are trained for as many steps. One seed a rung, and a second at the first and the last, say how much
+of a difference is chance. A model is scored on tasks drawn from the prior with a seed of their own,
+two of each context size from 0 to 30, none of them a benchmark task.
+
+A run that was stopped goes on when the same command is given again; what is scored stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from danp_lib._config import to_dict
+from danp_lib._files import write_atomically
+from danp_lib.data.generators import DATASETS
+from danp_lib.evaluation.score import Evaluation, evaluate
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, count_parameters
+from danp_lib.models.danp import DANPConfig
+from danp_lib.storage.origin import commit, hardware, versions
+from danp_lib.training.loop import train
+from danp_lib.training.recipes import Recipe, build_model, recipe
+from danp_lib.training.resume import TrainingConfig
+
+NUM_STEPS = 14_000
+SEED = 91_000
+TASKS_PER_SIZE = 2
+CONTEXT_SIZES = tuple(range(31))
+
+RUNGS: dict[str, tuple[str, ...]] = {
+    "paper": (),
+    "full-resolution path": ("base.unet",),
+    "scales of the head": ("base.variance_gain", "base.variance_offset", "base.factor_divisor"),
+    "hidden layers of the head": ("base.head_layers",),
+    "Muon and its schedule": (
+        "training.optimizer",
+        "training.learning_rate",
+        "training.muon_weight_decay",
+        "training.schedule",
+        "training.warmup_steps",
+        "training.gradient_clip",
+    ),
+    "clean level, jitter, robust loss": (
+        "training.batch",
+        "training.jitter_steps",
+        "training.jitter_schedule",
+        "training.robust_threshold",
+    ),
+    "conditioning": ("base.conditioned",),
+}
+"""What each rung takes over from the recipe ``fast``, beside all that the rungs before it did."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model of the ladder.
+
+    Attributes:
+        model: ``"danp"`` or ``"convgnp"``.
+        dataset: Name of its dataset.
+        rung: A key of :data:`RUNGS`.
+        seed: Of weights and tasks.
+        num_steps: Length of the run.
+    """
+
+    model: str
+    dataset: str
+    rung: str
+    seed: int
+    num_steps: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        rung = list(RUNGS).index(self.rung)
+        return f"{self.model}-{self.dataset}-{rung}-seed{self.seed}-{self.num_steps}"
+
+    def configs(self) -> tuple[ConvNPConfig | DANPConfig, TrainingConfig]:
+        """The model's configuration and the run's."""
+        options: dict[str, Any] = {"model": self.model, "dataset": self.dataset}
+        options |= {"num_steps": self.num_steps, "seed": self.seed}
+        first, last = (recipe(name, **options) for name in ("paper", "fast"))
+        base, training = _base(first), first.training
+        # How often a run is looked at is no rung.
+        observing = ("log_every", "validate_every", "num_validation_batches")
+        training = replace(training, **{key: getattr(last.training, key) for key in observing})
+        rungs = list(RUNGS)
+        for rung in rungs[: rungs.index(self.rung) + 1]:
+            for path in RUNGS[rung]:
+                part, key = path.split(".")
+                if part == "base":
+                    base = replace(base, **{key: getattr(_base(last), key)})
+                else:
+                    training = replace(training, **{key: getattr(last.training, key)})
+        if isinstance(first.model_config, DANPConfig):
+            return replace(first.model_config, base=base), training
+        return base, training
+
+
+def _base(made_by: Recipe) -> ConvNPConfig:
+    config = made_by.model_config
+    return config.base if isinstance(config, DANPConfig) else config
+
+
+def ladder(models: list[str], datasets: list[str], num_steps: int) -> Iterator[Run]:
+    """All runs, a whole ladder of one model on one dataset after another."""
+    ends = (next(iter(RUNGS)), next(reversed(RUNGS)))
+    for dataset in datasets:
+        for model in models:
+            yield from (Run(model, dataset, rung, 0, num_steps) for rung in RUNGS)
+            yield from (Run(model, dataset, rung, 1, num_steps) for rung in ends)
+
+
+def score(model: NeuralProcess, run: Run, *, num_samples: int, device: str) -> Evaluation:
+    """Score a model on validation tasks, a DANP by the balance heuristic."""
+    prior, generator = DATASETS[run.dataset], torch.Generator().manual_seed(SEED)
+    sampling = torch.Generator(device).manual_seed(SEED)
+    records = []
+    for size in CONTEXT_SIZES:
+        task = prior.sample_task(
+            TASKS_PER_SIZE, context_size=size, pool_size=600, generator=generator
+        )
+        records += evaluate(
+            model,
+            task.to(torch.device(device)),
+            estimator="both",
+            num_samples=num_samples,
+            generator=sampling,
+        ).tasks
+    return Evaluation.summarize(records)
+
+
+def measure(
+    run: Run, folder: Path, *, num_samples: int, device: str, compile_model: bool
+) -> dict[str, Any] | None:
+    """Train to the end, or go on from the folder, and score; ``None`` where it was stopped."""
+    torch.set_num_threads(1)
+    config, training = run.configs()
+    made_at = commit()
+    model = build_model(run.model, config, seed=run.seed).to(device)
+    history = train(
+        model,
+        DATASETS[run.dataset],
+        training,
+        folder=folder / run.name,
+        compile_model=compile_model,
+        progress=False,
+    )
+    if history[-1]["step"] < training.num_steps:
+        return None
+    result = score(model, run, num_samples=num_samples, device=device)
+    return asdict(run) | {
+        "changes": list(RUNGS[run.rung]),
+        "parameters": count_parameters(model),
+        "minutes": history[-1]["minutes"],
+        "validation": history[-1]["validation"],
+        "average_likelihood": result.average_likelihood,
+        "average_likelihood_ci95": result.average_likelihood_ci95,
+        "mean_log_likelihood": result.mean_log_likelihood,
+        "num_tasks": result.num_tasks,
+        "estimator": result.estimator,
+        "num_samples": result.num_samples,
+        "config": to_dict(config),
+        "training": to_dict(training),
+        "origin": {"commit": made_at, "hardware": to_dict(hardware(device)), **versions()},
+    }
+
+
+def known(records: list[dict[str, Any]], run: Run) -> bool:
+    """Whether a run is scored already."""
+    return any({key: record[key] for key in asdict(run)} == asdict(run) for record in records)
+
+
+def main() -> None:
+    """Train and score what is not there yet."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["danp", "convgnp"], metavar="NAME")
+    datasets = ["sawtooth", "square-released"]
+    parser.add_argument("--datasets", nargs="+", default=datasets, metavar="NAME")
+    parser.add_argument("--rungs", nargs="+", default=list(RUNGS), choices=RUNGS, metavar="RUNG")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="updates of every run")
+    parser.add_argument("--num-samples", type=int, default=128, help="samples to score a DANP with")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--compile", action="store_true", help="compile the steps")
+    parser.add_argument("--runs", type=Path, default=Path("runs/ladder"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/ladder.json"))
+    arguments = parser.parse_args()
+    records: list[dict[str, Any]] = []
+    if arguments.out.exists():
+        records = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"]
+    runs = [
+        run
+        for run in ladder(arguments.models, arguments.datasets, arguments.steps)
+        if run.rung in arguments.rungs and not known(records, run)
+    ]
+    options = {
+        "num_samples": arguments.num_samples,
+        "device": arguments.device,
+        "compile_model": arguments.compile,
+    }
+    # Spawned, since CUDA cannot be forked.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        jobs = [pool.submit(measure, run, arguments.runs, **options) for run in runs]
+        for job in as_completed(jobs):
+            record = job.result()
+            if record is None:
+                continue
+            records.append(record)
+            content = {"seed": SEED, "rungs": RUNGS, "runs": records}
+            write_atomically(arguments.out, json.dumps(content, indent=1) + "\n")
+            interval = (
+                f"{record['average_likelihood']:.2f} ± {record['average_likelihood_ci95']:.2f}"
+            )
+            name = f"{record['model']} {record['dataset']} seed {record['seed']}"
+            print(f"{name}, {record['rung']}: {interval}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

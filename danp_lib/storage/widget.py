@@ -1,0 +1,80 @@
+"""The widgets of the book's pages, in a running notebook: the same scripts, through anywidget.
+
+They take the packages ``anywidget`` and ``wasmtime``, which the extra ``book`` brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anywidget
+from traitlets import Int, List, Unicode
+
+from danp_lib.models.danp import DANP
+from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.pretrained import load_pretrained, pretrained_path
+from danp_lib.storage.web import model_script, widget_module
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """A widget of the pages. Made by :func:`live_model`, :func:`live_noising`, :func:`live_prior`.
+
+    Attributes:
+        points: The context points of a model, pairs (x, y): those on the plot, and as soon as they
+            are set here, there too.
+    """
+
+    _esm = Unicode().tag(sync=True)
+    widget = Unicode().tag(sync=True)
+    models = List(Unicode()).tag(sync=True)
+    controls = Unicode("full").tag(sync=True)
+    samples = Int(16).tag(sync=True)
+    points: Any = List(allow_none=True, default_value=None).tag(sync=True)
+
+
+def live_model(
+    *models: str | DANP,
+    points: Sequence[tuple[float, float]] | None = None,
+    num_samples: int = 16,
+) -> LiveWidget:
+    """A model that answers to points set on a plot.
+
+    Args:
+        models: One or more to choose from: names of pretrained DANPs, or DANPs such as
+            :func:`~danp_lib.storage.web.export_web` takes.
+        points: The points to begin with, pairs (x, y); where left out, a few of the data set's.
+        num_samples: Samples drawn at first.
+
+    Raises:
+        ValueError: If there is no model, or one that the page cannot run.
+        ModuleNotFoundError: If the package wasmtime is not installed.
+    """
+    if not models:
+        raise ValueError("models must hold at least one, got none.")
+    scripts: dict[str, str] = {}
+    for position, model in enumerate(models, start=1):
+        if isinstance(model, str):
+            prior = read_header(pretrained_path(model)).task_generator
+            scripts[model] = model_script(load_pretrained(model), model, task_generator=prior)
+        else:
+            name = f"model {position}"
+            scripts[name] = model_script(model, name)
+    given: dict[str, Any] = {} if points is None else {"points": [list(p) for p in points]}
+    return LiveWidget(
+        _esm=widget_module(*scripts.values()),
+        widget="model",
+        models=list(scripts),
+        samples=num_samples,
+        **given,
+    )
+
+
+def live_noising() -> LiveWidget:
+    """A function and its noised levels, with sliders for beta, F and the level."""
+    return LiveWidget(_esm=widget_module(), widget="noising")
+
+
+def live_prior() -> LiveWidget:
+    """Functions of a prior, and those that are left where points of one are known."""
+    return LiveWidget(_esm=widget_module(), widget="prior")

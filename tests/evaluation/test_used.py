@@ -1,0 +1,60 @@
+"""A DANP as it is used: its scores are those of the mixture that it predicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from danp_lib._random import spawn
+from danp_lib.data.generators import Sawtooth
+from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.evaluation.marginals import score_marginals
+from danp_lib.evaluation.used import Used, score_used
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+
+TASKS = Sawtooth().sample_task(
+    3, context_size=4, num_targets=5, generator=torch.Generator().manual_seed(0)
+)
+
+
+def small(num_levels: int = 2) -> DANP:
+    base = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return DANP(DANPConfig(base, num_levels, beta=0.2, num_auxiliary=4))
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def test_the_scores_are_those_of_the_defended_mixture() -> None:
+    model = small()
+    used = score_used(model, TASKS, num_samples=6, generator=seeded())
+    assert used.defensive_weight == 0.05
+    assert (used.evaluation.estimator, used.evaluation.num_samples) == ("model", 6)
+    assert used.evaluation.forward_passes == 3 * (2 + 2 * 6)
+    streams = spawn(seeded(), 3)
+    for row, (record, marginal) in enumerate(
+        zip(used.evaluation.tasks, used.marginals.tasks, strict=True)
+    ):
+        task = TASKS[row]
+        mixture = model.defended(0.05).predict(
+            task.context, task.xt, num_samples=6, generator=streams[row]
+        )
+        y = task.yt.double()
+        assert record.log_likelihood == float(mixture.log_prob(y)) / 5
+        assert marginal.crps == float(crps(mixture, y).mean())
+        assert marginal.coverage_90 == float(in_central_interval(mixture, y, 0.9).double().mean())
+    assert used == used.summarized()
+    # With the same samples, undefended marginals differ.
+    plain = score_marginals(model, TASKS, num_samples=6, generator=seeded())
+    assert plain.crps != used.marginals.crps
+
+
+def test_without_levels_or_records_there_is_nothing_to_score() -> None:
+    with pytest.raises(ValueError, match=r"^model must have noise levels"):
+        score_used(small(num_levels=0), TASKS, generator=seeded())
+    with pytest.raises(ValueError, match=r"^tasks must hold"):
+        Used.summarize([], num_samples=6, defensive_weight=0.05)

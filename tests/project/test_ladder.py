@@ -1,0 +1,120 @@
+"""The ladder: its ends are the two recipes, and every rung changes what it names and no more."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danp_lib._config import to_dict
+from danp_lib.models.danp import DANPConfig
+from danp_lib.training.recipes import recipe
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+OBSERVING = ("log_every", "validate_every", "num_validation_batches")
+
+
+@pytest.fixture
+def ladder(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("ladder")
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        more = leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
+        found |= more
+    return found
+
+
+def settings(configs: tuple[Any, Any]) -> dict[str, Any]:
+    """All settings of a run, those of the network under ``base`` for any model."""
+    config, training = configs
+    parts = to_dict(config) if isinstance(config, DANPConfig) else {"base": to_dict(config)}
+    found = leaves(parts | {"training": to_dict(training)})
+    return {key: value for key, value in found.items() if key.rpartition(".")[2] not in OBSERVING}
+
+
+@pytest.mark.parametrize("dataset", ["sawtooth", "square-released"])
+@pytest.mark.parametrize("model", ["danp", "convgnp"])
+def test_each_rung_changes_only_what_it_names(ladder: Any, model: str, dataset: str) -> None:
+    runs = [ladder.Run(model, dataset, rung, 0, 14_000) for rung in ladder.RUNGS]
+    steps = [settings(run.configs()) for run in runs]
+    ends = (
+        recipe(name, model=model, dataset=dataset, num_steps=14_000) for name in ("paper", "fast")
+    )
+    first, last = (settings((end.model_config, end.training)) for end in ends)
+    assert (steps[0], steps[-1]) == (first, last)
+    for run, before, after in zip(runs[1:], steps, steps[1:], strict=False):
+        changed = {key for key in after if before[key] != after[key]}
+        named = ladder.RUNGS[run.rung]
+        assert changed, run.rung
+        for path in named:
+            assert any(key == path or key.startswith(f"{path}.") for key in changed), path
+        assert all(any(f"{key}.".startswith(f"{path}.") for path in named) for key in changed)
+
+
+def test_the_ends_have_a_second_seed(ladder: Any) -> None:
+    runs = list(ladder.ladder(["danp", "convgnp"], ["sawtooth", "square-released"], 14_000))
+    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * (len(ladder.RUNGS) + 2)
+    second = {run.rung for run in runs if run.seed == 1}
+    assert second == {"paper", "conditioning"}
+    assert {run.num_steps for run in runs} == {14_000}
+
+
+class InPlace:
+    """The pool's part, in this process, where the small network is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+    def __enter__(self) -> InPlace:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def submit(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        return type("Done", (), {"result": lambda self: result})()
+
+
+def test_what_is_scored_stays(
+    ladder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tiny(*names: str, **options: Any) -> Any:
+        made = recipe(*names, **options)
+        config: Any = made.model_config
+        size: dict[str, Any] = {"points_per_unit": 16, "channels": 4, "num_layers": 2, "rank": 2}
+        if isinstance(config, DANPConfig):
+            return replace(made, model_config=replace(config, base=replace(config.base, **size)))
+        return replace(made, model_config=replace(config, **size))
+
+    monkeypatch.setattr(ladder, "recipe", tiny)
+    monkeypatch.setattr(ladder, "CONTEXT_SIZES", (0, 3))
+    monkeypatch.setattr(ladder.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(ladder, "ProcessPoolExecutor", InPlace)
+    monkeypatch.setattr(ladder, "as_completed", lambda jobs: jobs)
+    path = tmp_path / "results" / "ladder.json"
+    shared = ["--steps", "2", "--num-samples", "4", "--datasets", "sawtooth"]
+    shared += ["--runs", str(tmp_path / "runs"), "--out", str(path)]
+    for rungs in (["paper"], ["paper", "conditioning"]):
+        monkeypatch.setattr("sys.argv", ["ladder.py", *shared, "--rungs", *rungs])
+        ladder.main()
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == 4  # two models, two seeds: the first rung is not run again
+        assert all(rungs[-1] in line for line in said)
+    saved = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert [run["seed"] for run in saved] == 4 * [0, 1]
+    for run in saved:
+        assert (run["num_tasks"], run["num_steps"]) == (4, 2)
+        assert run["estimator"] == ("both" if run["model"] == "danp" else "exact")
+        assert run["origin"].keys() == {"commit", "hardware", "danp_lib", "torch"}
+        assert len(run["validation"]) == (4 if run["model"] == "danp" else 1)
