@@ -67,7 +67,8 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the result")
-    parser.add_argument("--datasets", nargs="+", default=["sawtooth", "square-released"], metavar="NAME")
+    datasets = ["sawtooth", "square-released"]
+    parser.add_argument("--datasets", nargs="+", default=datasets, metavar="NAME")
     lengths = [500, 1000, 1500, 2500]
     parser.add_argument("--steps", type=int, nargs="+", default=lengths, metavar="N")
     parser.add_argument("--num-samples", type=int, default=256, help="samples to score with")
