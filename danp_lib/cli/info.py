@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from danp_lib._config import to_dict
+from danp_lib.data.generators import dataset_name
 from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, read_card
@@ -54,11 +55,12 @@ def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
     path = find_checkpoint(checkpoint)
     header = read_header(path)
     generator = header.generator or {"name": None, "config": None}
+    known = header.task_generator
     found = {
         "model": header.model,
         "parameters": count_parameters(open_checkpoint(checkpoint).model),
         "config": to_dict(header.config),
-        "dataset": generator["name"],
+        "dataset": generator["name"] if known is None else dataset_name(known),
         "generator": generator["config"],
         "provenance": header.provenance,
     }

@@ -6,10 +6,9 @@ import csv
 import io
 import math
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +18,11 @@ from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
 from danp_lib.data.points import PointSet
 from danp_lib.data.tables import read_columns, read_numbers, refuse
 from danp_lib.inference.autoregressive import ar_sample
-from danp_lib.storage.checkpoint import read_header
+from danp_lib.models.contexts import ContextWarning
 from danp_lib.storage.pretrained import find_checkpoint
 
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
-
-FAR = 10.0
-"""In a model's units, where y has a spread near 1, values beyond this are in other units."""
 
 
 def read_points(path: Path, columns: Sequence[str], opened: OpenCheckpoint) -> list[Tensor]:
@@ -103,11 +99,15 @@ def predict(
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
     real = ~values.isnan()
     given = scaling.apply(PointSet(known[real].reshape(1, -1, 1), values[real].reshape(1, -1, 1)))
-    for note in _notes(given, int((~real).sum()), read_header(opened.path).provenance):
-        print(f"danp: {context}: {note}", file=sys.stderr)
+    if missing := int((~real).sum()):
+        print(f"danp: {context}: rows without an output are left out: {missing}.", file=sys.stderr)
     xt = scaling.inputs(inputs.reshape(1, -1, 1))
     generator = torch.Generator().manual_seed(seed)
-    predictive = model.condition_on(given, num_samples=num_samples, generator=generator)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ContextWarning)
+        predictive = model.condition_on(given, num_samples=num_samples, generator=generator)
+    for warning in caught:
+        print(f"danp: {context}: {warning.message}", file=sys.stderr)
     # Joint samples need all inputs together; marginals do not.
     tables = []
     for part in xt.split(xt.shape[1] if samples else AT_ONCE, dim=1):
@@ -144,23 +144,3 @@ def _write(out: Path, columns: Mapping[str, Sequence[float]]) -> None:
     writer.writerow(columns)
     writer.writerows([repr(value) for value in row] for row in zip(*columns.values(), strict=True))
     write_atomically(out, text.getvalue())
-
-
-def _notes(given: PointSet, missing: int, provenance: Mapping[str, Any]) -> list[str]:
-    """What in a context, in the model's units, may be a mistake."""
-    notes = []
-    if missing:
-        notes.append(f"rows without an output are left out: {missing}.")
-    if (y := given.y.abs()).numel() and float(y.max()) > FAR:
-        notes.append(
-            f"the outputs reach {float(y.max()):.3g} in the model's units, where their spread "
-            "should be near 1; are they in the units of the data it was trained on?"
-        )
-    with suppress(KeyError, TypeError, ValueError):
-        _, most = provenance["training"]["batch"]["context_size"]
-        if given.num_points > most:
-            notes.append(
-                f"{given.num_points} points are more than the {most} that the model was trained "
-                "with: its uncertainty is not reliable there."
-            )
-    return notes

@@ -12,6 +12,7 @@ import torch
 from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
+from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import Card, card_paths, make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
@@ -109,6 +110,12 @@ def run_recipe(
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
     if history[-1]["step"] < num_steps and not out_of_time:
         return None
+    model.training_contexts = TrainingContexts.measure(
+        model,
+        recipe.task_generator,
+        recipe.training.batch.context_size,
+        per_range=min(CONTEXTS_PER_RANGE, num_steps),
+    )
     command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
     provenance = {
         "recipe": recipe.name,
@@ -137,7 +144,7 @@ def command_line(
     """The command that trains this, with the options that are not the defaults."""
     options = {
         "model": recipe.model,
-        "dataset": recipe.task_generator.name,
+        "dataset": recipe.dataset,
         "recipe": recipe.name,
         "seed": recipe.training.seed,
         "levels": recipe.num_levels,

@@ -21,6 +21,13 @@ NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """The range of a standard deviation that is log-uniform, (lower, upper)."""
 
 
+def noise_in_words(noise: float | tuple[float, float]) -> str:
+    """An observation noise, or its range, in words."""
+    if isinstance(noise, tuple):
+        return f"standard deviation {noise[0]:g} to {noise[1]:g}, log-uniform"
+    return f"standard deviation {noise:g}" if noise else "none added"
+
+
 def check_sizes(
     batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
 ) -> tuple[int, int]:
@@ -46,9 +53,9 @@ class TaskGenerator(Configuration, ABC):
 
     Attributes:
         name: What checkpoints and runs know the class by; the class's own name where left out.
-        noise: Standard deviation of the observation noise on contexts and targets, in units of y;
-            or its range (lower, upper), where each task has one of its own, log-uniform. The
-            paper's data have none.
+        noise: Standard deviation of the observation noise, in units of y; or its range (lower,
+            upper), where each task has one of its own, log-uniform. All points of a task, those of
+            the pool included, are noisy observations of one function. The paper's data have none.
         domain: The box that all inputs lie in: (lower, upper), or such a pair for each of several
             dimensions.
     """
@@ -73,8 +80,13 @@ class TaskGenerator(Configuration, ABC):
         """The domain, with its methods."""
         return Domain.of(self.domain)
 
+    @property
+    def least_noise(self) -> float:
+        """The smallest standard deviation of the observation noise."""
+        return self.noise[0] if isinstance(self.noise, tuple) else self.noise
+
     def observe(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Add the observation noise to ``(batch, points, 1)``, if there is any."""
+        """Add the observation noise to the points of each task, ``(batch, points, 1)``, if any."""
         if self.noise == 0.0:
             return y
         scale: float | Tensor
@@ -147,8 +159,8 @@ class Prior(TaskGenerator):
     ) -> Task:
         """Draw tasks; see the base class.
 
-        The pool has ``pool_size`` further inputs, with the function free of noise. Functions are
-        evaluated in float64 at the inputs as rounded to ``dtype``: every point lies on its own.
+        The pool has ``pool_size`` further points. Functions are evaluated in float64 at the inputs
+        as rounded to ``dtype``: without noise, every point lies on its own.
 
         Raises:
             ValueError: If a size is negative, or the range of context sizes is not one.
@@ -159,11 +171,10 @@ class Prior(TaskGenerator):
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
         mask = torch.arange(high, device=device) < sizes
         x = self.sample_inputs((batch_size, sum(split)), generator=generator).to(dtype)
-        clean = self.sample_outputs(x.double(), generator=generator)
-        y = self.observe(clean, generator=generator).to(dtype)
+        y = self.sample_outputs(x.double(), generator=generator)
+        y = self.observe(y, generator=generator).to(dtype)
         xc, xt, x_pool = x.split(split, dim=1)
-        yc, yt, _ = y.split(split, dim=1)
-        y_pool = clean.split(split, dim=1)[2].to(dtype)
+        yc, yt, y_pool = y.split(split, dim=1)
         pool = PointSet(x_pool, y_pool) if pool_size else None
         return Task(PointSet(xc, yc, mask), PointSet(xt, yt), pool)
 
@@ -334,6 +345,21 @@ DATASETS: dict[str, Prior] = {
 }
 """The datasets that models are trained and scored on, by name."""
 
+NOISY = {
+    "gp-noisy": GaussianProcess(noise=(0.01, 0.3)),
+    "sawtooth-noisy": Sawtooth(noise=(0.01, 0.3)),
+}
+"""Datasets with observation noise, by name: models are trained on them, without a benchmark."""
+
+PRIORS: dict[str, Prior] = DATASETS | NOISY
+"""All that recipes train on, by name."""
+
+
+def dataset_name(task_generator: TaskGenerator) -> str:
+    """The dataset that a source of tasks is, or its own name where it is none of them."""
+    names = (name for name, prior in PRIORS.items() if prior == task_generator)
+    return next(names, task_generator.name)
+
 
 def split_name(name: str) -> tuple[str, str]:
     """The parts of a name such as ``danp-f2-square``: ``danp-f2``, and the dataset ``square``.
@@ -341,7 +367,7 @@ def split_name(name: str) -> tuple[str, str]:
     Raises:
         ValueError: If the name does not end in that of a dataset.
     """
-    for dataset in sorted(DATASETS, key=len, reverse=True):
+    for dataset in sorted(PRIORS, key=len, reverse=True):
         if name.endswith(f"-{dataset}"):
             return name.removesuffix(f"-{dataset}"), dataset
-    raise ValueError(f"name must end in -{', -'.join(DATASETS)}, got {name!r}.")
+    raise ValueError(f"name must end in -{', -'.join(PRIORS)}, got {name!r}.")

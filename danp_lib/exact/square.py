@@ -16,6 +16,7 @@ from danp_lib.exact.waves import Frequency, WaveOracle, lattice
 _COARSEST = 1024  # cells of the frequency range to start from
 _SPLIT = 4  # parts that a cell is cut into
 _NARROWEST = 1e-13  # cells of this width are at the end of float64
+_TOUCHING = 1e-14  # phases; above the rounding of omega x
 _UNDECIDED = 1 << 16  # cells; so many are left only where points contradict along a whole line
 
 
@@ -96,7 +97,8 @@ class SquareWaveOracle(WaveOracle):
         while True:
             first, last = self.family.phase_range(omega)
             low, high = _phase_bounds(omega, x, y, (first, last))
-            agree = high > low
+            # Intervals of points that contradict each other touch, up to rounding.
+            agree = high - low > _TOUCHING
             if int(agree.sum()) >= self.num_cells:
                 break
             # From an agreeing wave to the middle of its cell, the bounds move by so much at most;

@@ -16,6 +16,7 @@ from torch import Tensor
 from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.points import PointSet, Task
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, ancestral, chunks
 
@@ -36,6 +37,7 @@ class Rollout:
 
 
 @torch.no_grad()
+@unchecked_contexts()
 def ar_log_prob(
     model: NeuralProcess,
     task: Task,

@@ -24,6 +24,7 @@ from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, AuxiliaryInputs, EncodedContext, Proposal, ancestral, chunks
 
@@ -53,6 +54,7 @@ class LogLikelihood:
     num_samples: int
 
 
+@unchecked_contexts()
 def log_likelihood(
     model: NeuralProcess | Oracle,
     task: Task,
@@ -118,6 +120,7 @@ def log_likelihood(
 
 
 @torch.no_grad()
+@unchecked_contexts()
 def log_weights(
     model: DANP,
     task: Task,

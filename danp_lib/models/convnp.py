@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.models.contexts import (
+    ContextWarning,
+    TrainingContexts,
+    checking_contexts,
+    log_density_per_point,
+    unchecked_contexts,
+)
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
 
@@ -68,6 +76,9 @@ class ConvNPConfig(Configuration):
         head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
         head_channels: Units of each.
         conditioned: Whether the clean level's Gaussian is conditioned on all known points.
+        observation_noise: Least standard deviation of the noise of the data. Its square is the
+            least independent variance of an output, predicted or known; the rest is learned. 0 for
+            data free of noise, whose known values are taken as exact.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -84,6 +95,7 @@ class ConvNPConfig(Configuration):
     head_layers: NonNegativeInt = 2
     head_channels: PositiveInt = 128
     conditioned: bool = False
+    observation_noise: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -241,7 +253,7 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = floor + F.softplus(raw)
+        variance = max(floor, self.config.observation_noise**2) + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
@@ -293,12 +305,16 @@ class NeuralProcess(nn.Module, ABC):
             rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
         config: The configuration.
         core: The network, with one context channel and one output for each level.
+        training_contexts: What its contexts in training were like, where that was measured: then
+            a prediction for another kind of context comes with a
+            :class:`~danp_lib.models.contexts.ContextWarning`.
     """
 
     name: ClassVar[str]
     autoregressive: ClassVar[bool] = False
     config: Any
     core: ConvNPCore
+    training_contexts: TrainingContexts | None = None
 
     @property
     def num_levels(self) -> int:
@@ -322,6 +338,27 @@ class NeuralProcess(nn.Module, ABC):
         return self.core([batch.context, *auxiliary], batch.target.x, batch.level)
 
     @abstractmethod
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """Log-density of the context's own outputs in nats a point, ``(batch,)``, without checks.
+
+        See :mod:`danp_lib.models.contexts`.
+        """
+
+    def check_context(self, context: PointSet) -> None:
+        """Warn if a context is unlike those of training, unless that is not known.
+
+        One that is like them gets a warning with a probability of about 0.3 %.
+
+        Warns:
+            ContextWarning: With what was seen and what to do; once for a batch.
+        """
+        if self.training_contexts is None or not checking_contexts():
+            return
+        complaint = self.training_contexts.complaint(self, context)
+        if complaint is not None:
+            warnings.warn(complaint, ContextWarning, stacklevel=3)
+
+    @abstractmethod
     def predict(
         self,
         context: PointSet,
@@ -343,6 +380,9 @@ class NeuralProcess(nn.Module, ABC):
 
         Raises:
             ValueError: If an argument has a wrong shape, dtype or value.
+
+        Warns:
+            ContextWarning: If the context is unlike those of training; see :meth:`check_context`.
         """
 
     def condition_on(
@@ -354,7 +394,10 @@ class NeuralProcess(nn.Module, ABC):
         chunk_size: int = 256,
     ) -> Callable[[Tensor], Predictive]:
         """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once."""
-        return lambda xt: self.predict(context, xt)
+        self.core.check([("context", context)])
+        self.check_context(context)
+        predict = unchecked_contexts()(self.predict)
+        return lambda xt: predict(context, xt)
 
 
 class ConvNP(NeuralProcess):
@@ -383,7 +426,6 @@ class ConvNP(NeuralProcess):
         self.core.check([("context", context)], xt)
         return self.core([context], xt, 0)
 
-    @torch.no_grad()
     def predict(
         self,
         context: PointSet,
@@ -394,7 +436,17 @@ class ConvNP(NeuralProcess):
         chunk_size: int = 256,
     ) -> LowRankNormal:
         """:meth:`forward` without gradients; nothing is sampled, whatever the other arguments."""
-        return self(context, xt)
+        with torch.no_grad():
+            predictive: LowRankNormal = self(context, xt)
+        self.check_context(context)
+        return predictive
+
+    @torch.no_grad()
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """See the base class: one pass."""
+        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        features = self.core.features(self.core.encode([context]))
+        return log_density_per_point(self.core.decode(features, x, 0), context)
 
 
 class ConvCNP(ConvNP):

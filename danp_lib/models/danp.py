@@ -18,10 +18,13 @@ from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
+from danp_lib.models.contexts import log_density_per_point
 from danp_lib.models.convnp import ConvNPConfig, ConvNPCore, NeuralProcess
 
 AuxiliaryInputs = Literal["uniform", "target"]
 """Where the inputs of the auxiliary sets are: uniform on the domain, or those of the targets."""
+
+_SAMPLES_TO_CHECK = 4  # a context with, far fewer than a prediction takes
 
 Proposal = Callable[[int, LowRankNormal], Tensor]
 """Given a level and its predictive, the outputs of its auxiliary sets, ``(rows, points, 1)``."""
@@ -305,6 +308,7 @@ class DANP(NeuralProcess):
         ``"target"`` puts them at the targets. A generator is needed unless F is 0.
         """
         self.core.check([("context", context)], xt)
+        self.check_context(context)
         if auxiliary_inputs not in ("uniform", "target"):
             raise ValueError(
                 f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
@@ -329,6 +333,7 @@ class DANP(NeuralProcess):
         samples in memory, 80 KB each with the default architecture.
         """
         self.core.check([("context", context)])
+        self.check_context(context)
         count = context.batch_size
         samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
         encoded = self._encode_for_defense(context)
@@ -341,6 +346,21 @@ class DANP(NeuralProcess):
             return self._with_defense(_mixture(samples, xt), encoded, xt)
 
         return predictive
+
+    @torch.no_grad()
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """See the base class: the mean over a few ancestral samples, the same ones every time."""
+        generator = torch.Generator(context.x.device).manual_seed(0)
+        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        values = []
+        for tasks, samples in self._ancestral(context, _SAMPLES_TO_CHECK, None, generator, 256):
+            count = len(samples.features) // len(x[tasks])
+            known = PointSet(x[tasks], context.y[tasks], context.mask[tasks])
+            known = PointSet(*(part.repeat_interleave(count, dim=0) for part in known.parts))
+            level = self.core.decode(samples.features, known.x, 0)
+            joint = log_density_per_point(level, known) * known.sizes
+            values.append(joint.unflatten(0, (-1, count)).logsumexp(dim=1) - math.log(count))
+        return torch.cat(values) / context.sizes.clamp(min=1)
 
     def _encode_for_defense(self, context: PointSet) -> EncodedContext | None:
         return self.encode(context) if self.config.defensive_weight else None

@@ -16,6 +16,7 @@ from danp_lib._config import (
     to_dict,
 )
 from danp_lib._files import write_atomically
+from danp_lib.data.generators import NoiseRange, dataset_name, noise_in_words
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import Hardware, sha256
 
@@ -41,6 +42,8 @@ class Card(Configuration):
         torch: Version of PyTorch.
         command: The command that made it.
         sha256: SHA-256 of the checkpoint's file.
+        noise: Standard deviation of the observation noise added in training, or its range; the
+            model takes contexts with such noise and no other.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Card(Configuration):
     torch: str
     command: str
     sha256: str
+    noise: NonNegativeFloat | NoiseRange = 0.0
 
 
 def make_card(
@@ -84,7 +88,7 @@ def make_card(
         return Card(
             name=path.stem,
             model=header.model,
-            dataset=header.task_generator.name,
+            dataset=dataset_name(header.task_generator),
             recipe=fields["recipe"],
             seed=fields["training"]["seed"],
             steps=fields["steps"],
@@ -97,6 +101,7 @@ def make_card(
             torch=fields["torch"],
             command=fields["command"],
             sha256=sha256(path),
+            noise=header.task_generator.noise,
         )
     except KeyError as error:
         raise ValueError(
@@ -145,6 +150,7 @@ def render_card(card: Card) -> str:
     rows = {
         "Model": f"{card.model}, {card.parameters:,} parameters",
         "Trained on": f"{card.dataset} tasks, seed {card.seed}",
+        "Observation noise": noise_in_words(card.noise),
         "Recipe": f"{card.recipe}, {card.steps:,} steps",
         "Time": f"{card.minutes:.1f} minutes",
         "Hardware": f"{hardware.gpu}, with {threads}" if hardware.gpu else threads,

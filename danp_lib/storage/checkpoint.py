@@ -24,6 +24,7 @@ from danp_lib._config import from_dict, to_dict
 from danp_lib._files import split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, config_class
 
 FORMAT = "danp_lib/1"
@@ -74,6 +75,8 @@ def save_checkpoint(
             :func:`load_scaling`.
         provenance: Further fields, to be kept as JSON.
 
+    What the model's contexts in training were like is kept too, where it knows.
+
     Raises:
         ValueError: If the model's class is not registered, a prior of one's own goes by the name of
             one of the library's, a weight is not a finite float32, or the scaling is in the
@@ -96,6 +99,8 @@ def save_checkpoint(
         if "scaling" in fields:
             raise ValueError("scaling must be given once, by itself or in the provenance.")
         fields["scaling"] = to_dict(scaling)
+    if (contexts := getattr(model, "training_contexts", None)) is not None:
+        fields["contexts"] = to_dict(contexts)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     for key, value in tensors.items():
         if value.dtype != torch.float32 or not value.isfinite().all():
@@ -172,6 +177,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
             f"file: {'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}."
         )
     model.load_state_dict(tensors)
+    if (contexts := header.provenance.get("contexts")) is not None:
+        try:
+            model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
     return model.eval().to(device)
 
 

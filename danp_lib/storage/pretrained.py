@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from danp_lib._config import from_dict
 from danp_lib._files import data_folders
 from danp_lib.data.generators import DATASETS
+from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 from danp_lib.storage.origin import sha256
+
+CONTEXTS = "contexts.json"
 
 _VARIANTS = {
     "danp": "--model danp",
@@ -33,6 +38,14 @@ PRETRAINED = {
     for variant, options in _VARIANTS.items()
     for dataset in DATASETS
     if (variant, dataset) not in _ABSENT
+}
+PRETRAINED |= {
+    f"{variant}-{dataset}": f"{_VARIANTS[variant]} --dataset {dataset} --recipe fast --steps 6000"
+    for variant, dataset in (
+        ("danp", "gp-noisy"),
+        ("convgnp", "gp-noisy"),
+        ("danp", "sawtooth-noisy"),
+    )
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
@@ -60,7 +73,27 @@ def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
     digest, expected = sha256(path), read_card(path).sha256
     if digest != expected:
         raise CheckpointError(f"{path} must have SHA-256 {expected} (its card), got {digest}.")
-    return load_checkpoint(path, device=device)
+    model = load_checkpoint(path, device=device)
+    if model.training_contexts is None:
+        model.training_contexts = read_contexts(path.parent).get(name)
+    return model
+
+
+def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
+    """What the contexts of models were like whose checkpoints are older than the measure, by name.
+
+    They lie in one file, :data:`CONTEXTS`, beside the checkpoints; ``scripts/contexts.py`` makes
+    it.
+
+    Raises:
+        ValueError: If the file is not of that kind.
+    """
+    path = folder / CONTEXTS
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {
+        name: from_dict(TrainingContexts, values, name=f"{path}: {name}")
+        for name, values in stored.items()
+    }
 
 
 def pretrained_path(name: str) -> Path:

@@ -136,13 +136,14 @@ def _page_config(
         ("channels", base.channels, base.channels % 8 == 0),
         ("head_channels", base.head_channels, base.head_channels % 8 == 0),
         ("head_layers", base.head_layers, base.head_layers > 0),
+        ("observation_noise", base.observation_noise, base.observation_noise == 0.0),
         ("defensive_weight", defensive := model.config.defensive_weight, defensive == 0.0),
     ):
         if not right:
             raise ValueError(
                 "model must have one input dimension, the full-resolution U-Net, a head with "
-                "hidden layers, multiples of 8 channels, and no defensive component, for a page to "
-                f"run it; got {name}={value!r}."
+                "hidden layers, multiples of 8 channels, data free of noise, and no defensive "
+                f"component, for a page to run it; got {name}={value!r}."
             )
     config: dict[str, Any] = {
         "domain": list(model.domain.ends[0]),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib.data.generators import DATASETS, TaskGenerator
+from danp_lib.data.generators import PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
@@ -126,7 +126,8 @@ def recipe(
             full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
             joint Gaussians conditioned on what is known.
         model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
+        dataset: A name in :data:`~danp_lib.data.generators.PRIORS`; a noisy one has the F and beta
+            of its functions.
         num_steps: Length of the run, where it is not to be the recipe's.
         num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
             the same noise variance at the last level.
@@ -138,22 +139,24 @@ def recipe(
     for what, value, known in (
         ("recipe", name, RECIPES),
         ("model", model, tuple(MODELS)),
-        ("dataset", dataset, tuple(DATASETS)),
+        ("dataset", dataset, tuple(PRIORS)),
     ):
         if value not in known:
             hint = "; data of your own are for Python, see the book" if what == "dataset" else ""
             raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}.")
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
+    prior = PRIORS[dataset]
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
-    fast = ConvNPConfig(rank=rank, conditioned=rank > 0)
+    fast = ConvNPConfig(rank=rank, conditioned=rank > 0, observation_noise=prior.least_noise)
     base = paper_config(rank=rank) if name == "paper" else fast
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
-        levels, beta = PAPER_NOISE[dataset]
+        functions = dataset.removesuffix("-noisy")
+        levels, beta = PAPER_NOISE[functions]
         num_levels = None if num_levels == levels else num_levels
         if num_levels is not None:
-            variance = _FINAL_VARIANCE[dataset]
+            variance = _FINAL_VARIANCE[functions]
             beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
             levels = num_levels
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
@@ -170,5 +173,4 @@ def recipe(
         seed=seed,
     )
     num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
-    prior = DATASETS[dataset]
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)

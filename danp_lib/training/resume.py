@@ -26,6 +26,7 @@ from danp_lib._files import write_atomically
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.registry import config_class
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.optim import JitterSchedule, Optimizer, OptimizerKind, Schedule
@@ -207,6 +208,8 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
             metadata = stored.metadata() or {}
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         there, step = json.loads(metadata["description"]), int(metadata["step"])
+        kind = config_class(there["model"])  # what an older version left out has its default
+        there["config"] = to_dict(from_dict(kind, there["config"]))
         there["training"] = to_dict(TrainingConfig.from_provenance(there["training"]))
         # The description holds no device, but each kind's random numbers have a state of one size.
         same = tensors["generator"].shape == state.generator.get_state().shape

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor
 
 from danp_lib.data.generators import (
+    DATASETS,
     GENERATORS,
+    NOISY,
+    PRIORS,
     GaussianProcess,
     Prior,
     Sawtooth,
     SquareWave,
+    dataset_name,
+    split_name,
 )
 
 
@@ -119,11 +124,25 @@ class GeneratorContract:
         assert clean.pool is not None
         assert noisy.pool is not None
         assert torch.equal(clean.xt, noisy.xt)
-        assert torch.equal(clean.pool.y, noisy.pool.y)
-        for difference in (noisy.yc - clean.yc, noisy.yt - clean.yt):
+        pairs = ((noisy.yc, clean.yc), (noisy.yt, clean.yt), (noisy.pool.y, clean.pool.y))
+        for difference in (ours - theirs for ours, theirs in pairs):
             n = difference.numel()
             assert abs(difference.mean()) < 5 * 0.3 / n**0.5
             assert abs(difference.var() / 0.09 - 1) < 5 * (2 / n) ** 0.5
+
+    def test_a_range_of_noise_is_log_uniform_and_all_points_of_a_task_share_one(self) -> None:
+        arguments: dict[str, Any] = {"context_size": 60, "num_targets": 60, "pool_size": 60}
+        clean = self.make().sample_task(150, **arguments, generator=rng())
+        noisy = self.make(noise=(0.01, 0.3)).sample_task(150, **arguments, generator=rng())
+        assert self.make(noise=(0.01, 0.3)).least_noise == 0.01
+        assert clean.pool is not None
+        assert noisy.pool is not None
+        pairs = ((noisy.yc, clean.yc), (noisy.yt, clean.yt), (noisy.pool.y, clean.pool.y))
+        logs = torch.stack([(ours - theirs).std(dim=1).log().flatten() for ours, theirs in pairs])
+        assert (logs - logs.mean(dim=0)).abs().max() < 5 / 120**0.5
+        unit = (logs.mean(dim=0) - math.log(0.01)) / math.log(30)
+        # Measured to a standard deviation of 0.02; exceeded once in a thousand without that.
+        assert kolmogorov_smirnov(unit) < 1.95 / 150**0.5 + 0.02
 
     def test_the_generator_determines_the_tasks(self) -> None:
         first = self.make().sample_task(4, generator=rng(3))
@@ -320,3 +339,14 @@ class TestGaussianProcess(GeneratorContract):
         y = gp.sample_outputs(x, generator=generator)
         assert y[0].isnan().all()
         assert y[1].isfinite().all()
+
+
+def test_datasets_are_known_by_their_names_and_by_what_they_are() -> None:
+    assert PRIORS == DATASETS | NOISY
+    for name, prior in PRIORS.items():
+        assert dataset_name(prior) == name
+        assert split_name(f"danp-f2-{name}") == ("danp-f2", name)
+    assert dataset_name(GaussianProcess(length_scale=0.5)) == "gp"
+    for name, prior in NOISY.items():
+        assert prior.noise == (0.01, 0.3)
+        assert type(prior) is type(DATASETS[name.removesuffix("-noisy")])

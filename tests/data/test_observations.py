@@ -263,6 +263,15 @@ class TestTasks:
         added = task.yt - task.yt.round()
         assert float(added.std()) == pytest.approx(0.1, rel=0.05)
 
+    def test_all_sets_of_a_task_share_its_noise(self) -> None:
+        task = Observations(table=table_of(functions=1), noise=(0.001, 0.1)).sample_task(
+            500, context_size=2, num_targets=10, num_sets=6, generator=rng()
+        )
+        added = (task.yt - task.yt.round()).unflatten(1, (6, 10)).square().mean(dim=(2, 3)).log()
+        # A mean of 10 squares has a log with a standard deviation of 0.48.
+        assert float(added.std(dim=1).mean()) < 0.6
+        assert float(added.mean(dim=1).std()) > 2.0
+
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from danp_lib.data.generators import GENERATORS, Sawtooth, SquareWave
+from danp_lib.data.generators import GENERATORS, GaussianProcess, Sawtooth, SquareWave
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
+from danp_lib.exact.gp import NoisyGaussianProcessOracle
 from danp_lib.exact.oracles import (
     ORACLES,
     GaussianProcessOracle,
@@ -553,3 +554,58 @@ def test_values_on_no_square_wave_are_refused() -> None:
         oracle.log_prob(points([0.5], [0.0]), points([0.5], [1.0]))
     with pytest.raises(ValueError, match=r"^variance_floor "):
         SquareWaveOracle(variance_floor=0.1)
+
+
+# Noisy Gaussian processes.
+
+
+def test_one_noise_is_the_regression_with_its_variance() -> None:
+    task = GaussianProcess(noise=0.1).sample_task(
+        3, context_size=(0, 8), num_targets=6, generator=torch.Generator().manual_seed(0)
+    )
+    oracle, variance = NoisyGaussianProcessOracle(0.1), 0.1**2 + GaussianProcess.jitter
+    plain = GaussianProcessOracle(variance_floor=variance, context_variance=variance)
+    predictive = oracle.predict(task.context, task.xt)
+    assert predictive.num_components == 1
+    torch.testing.assert_close(predictive.mean, plain.predict(task.context, task.xt).mean)
+    torch.testing.assert_close(
+        oracle.log_prob(task.context, task.target), plain.log_prob(task.context, task.target)
+    )
+
+
+@pytest.mark.parametrize("size", [0, 3, 25])
+def test_a_range_of_noise_is_integrated_by_bayes_rule(size: int) -> None:
+    prior = GaussianProcess(noise=(0.01, 0.3))
+    task = prior.sample_task(
+        2, context_size=size, num_targets=30, generator=torch.Generator().manual_seed(size)
+    )
+    # log p(both) - log p(context) by a dense rule, without the predictive.
+    both, nothing = task.context.concat(task.target), PointSet.empty(2)
+    u = torch.linspace(0, 1, 2001, dtype=torch.float64)[1::2]
+    logs = []
+    for variance in (0.01 * 30.0 ** u[::5]).square().tolist():
+        plain = GaussianProcessOracle(0.25, variance + 1e-8, variance + 1e-8)
+        logs.append([plain.log_prob(nothing, both), plain.log_prob(nothing, task.context)])
+    joint, alone = (torch.stack(parts).logsumexp(dim=0) for parts in zip(*logs, strict=True))
+    oracle = NoisyGaussianProcessOracle(prior.noise)
+    torch.testing.assert_close(
+        oracle.log_prob(task.context, task.target), joint - alone, rtol=0, atol=0.05
+    )
+
+
+def test_with_noise_repeated_values_are_evidence_and_contradictory_ones_of_noise() -> None:
+    context = PointSet(torch.zeros(1, 0, 1), torch.zeros(1, 0, 1))
+    x, oracle = torch.zeros(1, 1, 1), NoisyGaussianProcessOracle((0.01, 0.3))
+    once, twice, apart = (
+        oracle.predict(points([0.0] * len(values), values), x)
+        for values in ([0.3], [0.3, 0.3], [0.0, 0.6])
+    )
+    assert float(twice.variance) < float(once.variance) < float(apart.variance)
+    torch.testing.assert_close(twice.mean, apart.mean, rtol=0.2, atol=0.0)
+    assert oracle.predict(context, x).variance > 1.0
+
+
+def test_a_wrong_noise_is_refused() -> None:
+    for noise in (0.0, (0.3, 0.01), (0.0, 0.3)):
+        with pytest.raises(ValueError, match="noise"):
+            NoisyGaussianProcessOracle(noise)

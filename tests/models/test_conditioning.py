@@ -233,6 +233,37 @@ def test_one_context_serves_for_a_level_a_task() -> None:
     )
 
 
+def test_noisy_data_have_a_least_variance_known_or_predicted() -> None:
+    exact, noisy = (
+        seeded(ConvGNP, small_config(conditioned=True, observation_noise=sd)) for sd in (0.0, 0.5)
+    )
+    context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
+    features = exact.core.features(exact.core.encode([context]))
+    inputs = torch.cat([xt, context.x], dim=1)
+    own = exact.core.decode(features, inputs, 0)
+    joint = LowRankNormal(own.loc, own.cov_factor, own.cov_diag - VARIANCE_FLOOR + 0.25)
+    target, observed = joint.marginal(slice(4)), joint.marginal(slice(4, None))
+    expected = condition(target, [(observed, context)], max_chi_square=MAX_CHI_SQUARE)
+    assert_same(noisy.predict(context, xt), expected)
+    assert (noisy.predict(context, xt).variance > 0.25).all()
+
+
+def test_with_noise_repeated_values_are_evidence_and_contradictory_ones_are_averaged() -> None:
+    model = seeded(ConvGNP, small_config(conditioned=True, observation_noise=0.5))
+    context, x = draw_set(1, 6, 0), torch.zeros(1, 1, 1, dtype=torch.float64)
+
+    def own_part(*values: float) -> LowRankNormal:
+        y = torch.tensor(values, dtype=torch.float64).reshape(1, -1, 1)
+        features = model.core.features(model.core.encode([context]))  # as read without them
+        sets = [context.concat(PointSet(x.expand(1, len(values), 1), y))]
+        return model.core.predictive(features, sets, x, 0)
+
+    once, twice, apart = own_part(0.3), own_part(0.3, 0.3), own_part(0.1, 0.5)
+    assert 0.25 < float(twice.variance) < float(once.variance)
+    assert float((twice.mean - 0.3).abs()) < float((once.mean - 0.3).abs())
+    torch.testing.assert_close(apart.mean, twice.mean)
+
+
 def test_independent_outputs_stay_as_they_are() -> None:
     plain, model = (
         seeded(ConvCNP, small_config(rank=0, conditioned=choice)) for choice in (False, True)

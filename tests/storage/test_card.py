@@ -34,7 +34,7 @@ CARD = Card(
     command="danp train --model danp --dataset sawtooth --out danp-sawtooth.safetensors",
     sha256="f" * 64,
 )
-SHIPPED = [path.with_suffix(".safetensors") for path in CHECKPOINTS.glob("*.json")]
+SHIPPED = sorted(CHECKPOINTS.glob("*.safetensors"))
 ON_GPU = replace(CARD, hardware=Hardware("A Processor", "A GPU", 4), validation=None, commit=None)
 
 
@@ -54,6 +54,9 @@ def test_the_page_says_what_the_card_says() -> None:
         *("1 thread of A Processor", "0123abc", "4.480", "1.000, 0.500, -0.250", CARD.command),
     ):
         assert value in page
+    assert "| Observation noise | none added |" in page
+    noisy = replace(CARD, noise=(0.01, 0.3))
+    assert "standard deviation 0.01 to 0.3, log-uniform" in render_card(noisy)
     page = render_card(ON_GPU)
     for value in ("A GPU", "4 threads of A Processor", "not reached", "not known"):
         assert value in page
@@ -101,6 +104,7 @@ def test_a_card_takes_from_the_header_what_is_there(tmp_path: Path) -> None:
         "dataset": "gp",
         "seed": 3,
         "sha256": shown["sha256"],
+        "noise": 0.0,
     }
 
 

@@ -1,10 +1,12 @@
 """The recipes: what the paper's appendix says, and that both build the same models every time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from danp_lib.data.generators import NOISY
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANPConfig
@@ -57,10 +59,18 @@ def test_the_shipped_weights_are_what_the_recipe_makes(path: Path) -> None:
     """Who trains a model again by its card has the same run: its steps and everything else."""
     card, header = read_card(path), read_header(path)
     levels = header.config.num_levels if isinstance(header.config, DANPConfig) else None
+    noisy = card.dataset in NOISY
     made = recipe(
-        card.recipe, model=card.model, dataset=card.dataset, num_levels=levels, seed=card.seed
+        card.recipe,
+        model=card.model,
+        dataset=card.dataset,
+        num_steps=6000 if noisy else None,
+        num_levels=levels,
+        seed=card.seed,
     )
     assert made.training.num_steps == card.steps
+    assert made.checkpoint_name.startswith(f"{card.model}-")
+    assert card.noise == made.task_generator.noise
     assert made.training == TrainingConfig.from_provenance(header.provenance["training"])
     assert made.model_config == header.config
     assert made.task_generator == header.task_generator
@@ -99,6 +109,22 @@ def test_other_levels_keep_the_final_noise_variance() -> None:
     same = recipe("fast", model="danp", dataset="square", num_levels=3).model_config
     assert isinstance(same, DANPConfig)
     assert same.beta == 0.153
+
+
+@pytest.mark.parametrize("dataset", NOISY)
+def test_noisy_data_have_the_levels_of_their_functions_and_a_least_noise(dataset: str) -> None:
+    noisy = recipe("fast", model="danp", dataset=dataset)
+    clean = recipe("fast", model="danp", dataset=dataset.removesuffix("-noisy"))
+    assert noisy.checkpoint_name == f"danp-{dataset}"
+    assert isinstance(noisy.model_config, DANPConfig)
+    base = replace(noisy.model_config.base, observation_noise=0.0)
+    assert noisy.model_config.base.observation_noise == 0.01
+    assert replace(noisy.model_config, base=base) == clean.model_config
+    assert noisy.task_generator == replace(clean.task_generator, noise=(0.01, 0.3))
+    assert noisy.training == clean.training
+    fewer = recipe("fast", model="danp", dataset=dataset, num_levels=1).model_config
+    assert isinstance(fewer, DANPConfig)
+    assert fewer.num_levels == 1
 
 
 def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone() -> None:

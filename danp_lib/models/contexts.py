@@ -1,0 +1,187 @@
+"""How likely a context is under a model, and a warning where contexts in training were likelier.
+
+A model is reliable for contexts such as it was trained on. One that learned functions free of noise
+takes noisy points for exact ones, and is sure of functions that no one observed. Its own density of
+the context tells: the Gaussian that the network gives the clean level at the inputs of the context,
+once it has read the context and before it is conditioned on it in closed form. In training the
+network is able to give back what it has read; of noisy or contradictory points it is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt
+from danp_lib.data.generators import NoiseRange, TaskGenerator, noise_in_words
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+
+CONTEXTS_PER_RANGE = 300
+_SEED = 90_001
+_SLACK = 0.25  # of the range of the outputs, that a further context may go beyond it
+
+
+class Density(Protocol):
+    """What the measure asks of a model."""
+
+    def context_log_density(self, context: PointSet) -> Tensor:
+        """Log-density of the context's own outputs in nats a point, ``(batch,)``."""
+        ...
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The weights."""
+        ...
+
+
+class ContextWarning(UserWarning):
+    """A context is unlike those that the model was trained on; the message says in what."""
+
+
+@dataclass(frozen=True)
+class SizeRange(Configuration):
+    """Log-densities of contexts of similar sizes, in nats a point.
+
+    Attributes:
+        largest: The largest size of the range; the smallest is above that of the range before.
+        least: The smallest log-density among the contexts.
+        median: Their median.
+    """
+
+    largest: PositiveInt
+    least: float
+    median: float
+
+
+@dataclass(frozen=True)
+class TrainingContexts(Configuration):
+    """What contexts of training look like to a trained model.
+
+    Attributes:
+        outputs: The smallest and the largest output.
+        sizes: Ranges of sizes, in rising order; together they are the sizes of training.
+        noise: Standard deviation of the observation noise that was added, or its range.
+    """
+
+    outputs: tuple[float, float]
+    sizes: tuple[SizeRange, ...]
+    noise: NonNegativeFloat | NoiseRange
+
+    @property
+    def most(self) -> int:
+        """The largest size."""
+        return self.sizes[-1].largest
+
+    @classmethod
+    def measure(
+        cls,
+        model: Density,
+        task_generator: TaskGenerator,
+        context_size: tuple[int, int],
+        *,
+        per_range: int = CONTEXTS_PER_RANGE,
+    ) -> TrainingContexts:
+        """Draw contexts anew and measure them: sizes 1, 2, 3 to 4, 5 to 8 and so on.
+
+        A further context of training lies below the least of ``per_range`` others with probability
+        1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
+
+        Args:
+            model: A trained model, a :class:`~danp_lib.models.convnp.NeuralProcess`.
+            task_generator: What the model was trained on.
+            context_size: The smallest and the largest number of points in training.
+            per_range: Number of contexts of each range of sizes.
+
+        Raises:
+            ValueError: If no context of training has a point.
+        """
+        low, high = max(1, context_size[0]), context_size[1]
+        if high < low:
+            raise ValueError(f"context_size must reach 1 or more, got {context_size}.")
+        generator = torch.Generator(next(model.parameters()).device).manual_seed(_SEED)
+        sizes: list[SizeRange] = []
+        lowest, highest = math.inf, -math.inf
+        while low <= high:
+            largest = min(2 ** (low - 1).bit_length(), high)
+            task = task_generator.sample_task(
+                per_range, context_size=(low, largest), num_targets=0, generator=generator
+            )
+            values = model.context_log_density(task.context)
+            y = task.yc[task.context.mask]
+            lowest, highest = min(lowest, float(y.min())), max(highest, float(y.max()))
+            # Rounded down: what is stored is read by people too.
+            least = math.floor(100.0 * float(values.min())) / 100.0
+            sizes.append(SizeRange(largest, least, round(float(values.median()), 2)))
+            low = largest + 1
+        return cls((lowest, highest), tuple(sizes), task_generator.noise)
+
+    def complaint(self, model: Density, context: PointSet) -> str | None:
+        """What is wrong with the first context of a batch that is unlike those of training."""
+        largest = int(context.sizes.max()) if context.num_points else 0
+        if largest > self.most:
+            return (
+                f"a context of {largest} points is larger than the {self.most} that the model was "
+                "trained with: its uncertainty is not reliable there. Leave points out, or train "
+                "with larger contexts."
+            )
+        if largest == 0:
+            return None
+        low, high = self.outputs
+        slack = _SLACK * (high - low)
+        y = context.y[context.mask]
+        if y.min() < low - slack or y.max() > high + slack:
+            return (
+                f"the outputs of the context, {float(y.min()):.3g} to {float(y.max()):.3g}, are "
+                f"off the scale of training, {low:.3g} to {high:.3g}. Rescale them to the units "
+                "that the model was trained in."
+            )
+        values = model.context_log_density(context)
+        for size, value in zip(context.sizes.tolist(), values.tolist(), strict=True):
+            expected = next(part for part in self.sizes if part.largest >= size)
+            if size and not value >= expected.least:
+                return (
+                    f"a context of {size} points is improbable under the model: {value:.2f} nats a "
+                    f"point, where contexts of training had {expected.median:.2f} in the median "
+                    f"and never less than {expected.least:.2f}. Its points may be noisier than in "
+                    f"training (noise: {noise_in_words(self.noise)}), contradict each other, or be "
+                    "repeated, and intervals be far too narrow. Use a model trained on such data."
+                )
+        return None
+
+
+def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tensor:
+    """Joint log-density of the real points over their number, ``(batch,)``; 0 without a point."""
+    real = context.mask.unsqueeze(-1)
+    y = torch.where(real, context.y.double(), 0.0)
+    # An independent output with this variance has a log-density of zero at its mean.
+    masked = LowRankNormal(
+        torch.where(real, predictive.loc, 0.0),
+        torch.where(real, predictive.cov_factor, 0.0),
+        torch.where(real, predictive.cov_diag, 0.5 / math.pi),
+    )
+    return masked.log_prob_unchecked(y) / context.sizes.clamp(min=1)
+
+
+_CHECKING = ContextVar("_CHECKING", default=True)
+
+
+def checking_contexts() -> bool:
+    """Whether predictions check their contexts; see :func:`unchecked_contexts`."""
+    return _CHECKING.get()
+
+
+@contextmanager
+def unchecked_contexts() -> Iterator[None]:
+    """Predict without looking at the contexts, also as a decorator: for scores on known tasks."""
+    token = _CHECKING.set(False)
+    try:
+        yield
+    finally:
+        _CHECKING.reset(token)
