@@ -29,6 +29,7 @@ from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import Task
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
 from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import ARConvCNP, count_parameters
 from danp_lib.models.danp import DANP
 from danp_lib.storage.origin import sha256
@@ -121,6 +122,7 @@ def count_passes(model: nn.Module, run: Callable[[], object]) -> int:
     return passes
 
 
+@unchecked_contexts()
 def measure(
     models: Mapping[str, Any],
     *,

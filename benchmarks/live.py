@@ -19,6 +19,7 @@ import torch
 from measure import parse_arguments, save, spread, written
 
 from danp_lib.data.points import PointSet
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP
 from danp_lib.storage.pretrained import load_pretrained
 from danp_lib.storage.web import export_page
@@ -70,6 +71,7 @@ class Chromium:
         return self.cpu(kind) - before, wall
 
 
+@unchecked_contexts()
 def torch_seconds(model: DANP, count: int) -> tuple[float, float]:
     """CPU time and wall time of one answer."""
     points = torch.tensor(CONTEXT)[None]
