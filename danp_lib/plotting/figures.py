@@ -275,7 +275,7 @@ def plot_likelihood_against_context_size(
     """
     ax = axes(ax, 3.8)
     if oracle is not None:
-        _line(ax, *oracle, color=look.INK, lw=1.2, label="exact posterior")
+        _line(ax, *oracle, color=look.GREY, lw=1.6, label="exact posterior")
     for number, (name, curve) in enumerate(curves.items()):
         _curve(ax, curve, *model_style(name, number))
     ax.set_ylim(bottom=0)
