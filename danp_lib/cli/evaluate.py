@@ -11,12 +11,13 @@ from typing import Any, cast
 import torch
 
 from danp_lib._files import check_writable
-from danp_lib.cli.info import OpenCheckpoint, open_checkpoint
+from danp_lib.cli.info import open_checkpoint
 from danp_lib.cli.train import checked_device
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation.results import KINDS, run_benchmark, save_result
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord, evaluate
+from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks
 
 
@@ -57,7 +58,7 @@ def evaluate_checkpoint(
     opened = open_checkpoint(checkpoint, device=device)
     result = evaluate(
         opened.model,
-        _scaled(read_tasks(tasks), opened, tasks).to(target),
+        _scaled(read_tasks(tasks), Fitted(opened.model, opened.scaling), tasks).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),
@@ -68,15 +69,15 @@ def evaluate_checkpoint(
     return Evaluation.summarize(records)
 
 
-def _scaled(task: Task, opened: OpenCheckpoint, name: str) -> Task:
+def _scaled(task: Task, units: Fitted, name: str) -> Task:
     """Tasks in the model's units; inputs off the domain are refused in the units of the file."""
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
             real = points.x[points.mask]
-            off = real[~opened.takes(real)]
+            off = real[~units.takes(real)]
             if len(off):
-                raise ValueError(f"{name}: {key} must {opened.rule}, got {off[0].tolist()}.")
-    return task.map(opened.scaling.apply)
+                raise ValueError(f"{name}: {key} must {units.rule}, got {off[0].tolist()}.")
+    return task.map(units.scaling.apply)
 
 
 def benchmark(

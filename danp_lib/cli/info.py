@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from danp_lib._config import to_dict
 from danp_lib.data.generators import dataset_name
 from danp_lib.data.scaling import Scaling
+from danp_lib.fitting.fitted import Fitted, load_fitted
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, read_card
 from danp_lib.storage.checkpoint import load_checkpoint, load_scaling, read_header
@@ -33,21 +32,19 @@ class OpenCheckpoint:
     model: Any
     scaling: Scaling
 
-    def takes(self, x: Tensor) -> Tensor:
-        """Which inputs ``(..., dim_x)`` in the units of the data lie in the model's domain."""
-        return self.model.domain.contains(self.scaling.inputs(x))
-
-    @property
-    def rule(self) -> str:
-        """What inputs must do, in words and in the units of the data."""
-        return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}"
-
 
 def open_checkpoint(checkpoint: str, *, device: str = "cpu") -> OpenCheckpoint:
     """Open a checkpoint that is given by its path or by a pretrained model's name."""
     path = find_checkpoint(checkpoint)
     load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
     return OpenCheckpoint(path, load(checkpoint, device=device), load_scaling(path))
+
+
+def open_fitted(checkpoint: str) -> Fitted:
+    """A checkpoint as a model that predicts in the units of the data."""
+    path = find_checkpoint(checkpoint)
+    fitted = load_fitted(path)
+    return replace(fitted, model=open_checkpoint(checkpoint).model)
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

@@ -75,6 +75,40 @@ Checkpoint = Annotated[str, typer.Argument(help=CHECKPOINT_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+XColumn = Annotated[str | None, typer.Option("--x", help="Name of the column of inputs.")]
+YColumn = Annotated[str | None, typer.Option("--y", help="Name of the column of outputs.")]
+Group = Annotated[str | None, typer.Option(help="Name of the column that tells functions apart.")]
+MaxMinutes = Annotated[float | None, typer.Option(help="Stop after this time, with a checkpoint.")]
+CompileModel = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile", help="Compile the step; by default in long runs on a CPU."
+    ),
+]
+Snapshots = Annotated[
+    bool,
+    typer.Option(
+        "--snapshots", help="Keep checkpoints of the run at 1,024, 2,048, 4,096, ... steps too."
+    ),
+]
+OwnStart = Annotated[
+    bool, typer.Option("--own-start", help="Count a function's inputs from its own first one.")
+]
+Width = Annotated[
+    float | None, typer.Option(help="Cut series into windows of this width, in units of x.")
+]
+Period = Annotated[
+    float | None, typer.Option(help="Take out a cycle of this period, and put it back.")
+]
+TaskOrder = Annotated[
+    str, typer.Option(help="random, or forecast: all targets come after the context.")
+]
+MaxContext = Annotated[int | None, typer.Option(help="Most points of a context.")]
+NumTargets = Annotated[int | None, typer.Option(help="Targets of a task.")]
+HeldOut = Annotated[float, typer.Option(help="Fraction of the data to hold out.")]
+HoldOutBy = Annotated[
+    str | None, typer.Option(help="Hold out by group, time (the last part) or blocks.")
+]
 Estimator = typer.Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 
 
@@ -107,14 +141,10 @@ def _options(
 @app.command(
     epilog="\b\nExamples:\n"
     "  danp train --model danp --dataset sawtooth --out runs/danp\n"
-    "  danp train --model convgnp --dataset gp --steps 10000 --out convgnp-gp.safetensors"
+    "  danp train --data records.csv --x time --y value --group station --out mine.safetensors"
 )
 def train(
-    model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")],
-    dataset: Annotated[
-        str,
-        typer.Option(help=f"{DATASET_HELP}; for data of your own, see the book."),
-    ],
+    ctx: typer.Context,
     out: Annotated[
         Path,
         typer.Option(
@@ -122,57 +152,106 @@ def train(
             "a/m.safetensors, with the run in a/m.run."
         ),
     ],
+    model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
+    dataset: Annotated[str | None, typer.Option(help=f"{DATASET_HELP}.")] = None,
     recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
     steps: Annotated[int | None, typer.Option(help="Updates; the recipe's if left out.")] = None,
     seed: Seed = 0,
     levels: Annotated[
-        int | None, typer.Option(help="F of a DANP; the paper's Table 2 if left out.")
+        int | None, typer.Option(help="F of a DANP; the paper's Table 2 or 2 if left out.")
     ] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Stop after this time, with a checkpoint.")
-    ] = None,
+    max_minutes: MaxMinutes = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the CPU.")] = None,
     device: Device = "cpu",
-    compile_model: Annotated[
-        bool | None,
-        typer.Option(
-            "--compile/--no-compile", help="Compile the step; by default in long runs on a CPU."
-        ),
+    compile_model: CompileModel = None,
+    snapshots: Snapshots = False,
+    data: Annotated[
+        Path | None, typer.Option(help="A CSV file of your own, a row a measurement.")
     ] = None,
-    snapshots: Annotated[
-        bool,
-        typer.Option(
-            "--snapshots", help="Keep checkpoints of the run at 1,024, 2,048, 4,096, ... steps too."
-        ),
-    ] = False,
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
+    own_start: OwnStart = False,
+    width: Width = None,
+    period: Period = None,
+    tasks: TaskOrder = "random",
+    max_context: MaxContext = None,
+    num_targets: NumTargets = None,
+    held_out: HeldOut = 0.2,
+    hold_out_by: HoldOutBy = None,
 ) -> None:
-    """Train a model by a recipe, and write its checkpoint and card.
+    """Train a model by a recipe, or on your own data, and write its checkpoint and card.
 
     A run that was stopped goes on where it was when the same command is given again: after Ctrl-C,
     after a termination signal, or once --max-minutes are over. A run of the recipe paper,
     whose learning rate is constant, is lengthened by more --steps; the rate of fast falls to zero
     at the last step, so that its length is fixed.
+
+    With --data, some functions are held out, and the model's score on them is printed beside those
+    of a ConvGNP and of a Gaussian process.
     """
+    _train(**ctx.params)
+
+
+_OF_RECIPES = {
+    "recipe": "fast",
+    "max_minutes": None,
+    "device": "cpu",
+    "compile_model": None,
+    "snapshots": False,
+}
+_OF_RECORDS = {
+    **dict.fromkeys(("x", "y", "group", "width", "period", "max_context", "num_targets")),
+    **{"own_start": False, "tasks": "random", "held_out": 0.2, "hold_out_by": None},
+}
+
+
+def _train(
+    *,
+    data: Path | None,
+    dataset: str | None,
+    out: Path,
+    model: str,
+    steps: int | None,
+    seed: int,
+    levels: int | None,
+    threads: int | None,
+    **special: Any,
+) -> None:
+    from danp_lib.cli.records import run_records
     from danp_lib.cli.train import run_recipe
     from danp_lib.training.recipes import recipe as get_recipe
 
-    chosen = get_recipe(
-        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
-    )
-    made = run_recipe(
-        chosen,
-        out,
-        max_minutes=max_minutes,
-        threads=threads,
-        device=device,
-        compile_model=compile_model,
-        snapshots=snapshots,
-    )
+    if (data is None) == (dataset is None):
+        raise ValueError("train needs --dataset, or --data and its columns, and not both.")
+    kind, foreign = ("dataset", _OF_RECORDS) if data is None else ("data", _OF_RECIPES)
+    for name, default in foreign.items():
+        if special[name] != default:
+            option = name.removesuffix("_model").replace("_", "-")
+            raise ValueError(f"--{option} does not go with --{kind}.")
+    own = {name: value for name, value in special.items() if name not in foreign}
+    if data is not None:
+        own |= {"num_steps": steps, "num_levels": levels, "model": model, "seed": seed}
+        options = {name: value for name, value in own.items() if value is not None}
+        made: Any = run_records(data, out, threads=threads, **options)
+    else:
+        chosen = get_recipe(
+            own.pop("recipe"),
+            model=model,
+            dataset=str(dataset),
+            num_steps=steps,
+            num_levels=levels,
+            seed=seed,
+        )
+        made = run_recipe(chosen, out, threads=threads, **own)
     if made is None:
         print("danp: stopped; the same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130)
-    path, card = made
-    print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
+    path, result = made
+    if data is not None:
+        print(result)
+    else:
+        print(f"{path}: {result.steps} steps, {result.minutes} minutes", file=sys.stderr)
 
 
 @app.command(
@@ -302,8 +381,9 @@ def predict(
     ],
     at: Annotated[Path, typer.Option(help="CSV with the column x.")],
     out: Annotated[Path, typer.Option(help="CSV to write; what is there is replaced.")],
-    x: Annotated[str, typer.Option("--x", help="Name of the columns of inputs.")] = "x",
-    y: Annotated[str, typer.Option("--y", help="Name of the column of outputs.")] = "y",
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
     num_samples: Annotated[
         int, typer.Option(help="Samples of the auxiliary data that a DANP averages over.")
     ] = 256,
@@ -315,11 +395,13 @@ def predict(
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
 
-    The result has the column of inputs, mean, sd (standard deviation), then q0.05 and so on for
-    the quantiles, then sample_1 and so on; its rows are in the order of --at. All are in the units
-    of the data that the model was trained on, where the checkpoint knows them. Rows of the context
-    without an output are left out; that, outputs far off the model's scale and more points than the
-    model was trained with are said on the standard error.
+    A model trained on your own records knows its columns; they are x and y else. Where --context
+    has a column of groups, each is predicted by itself, and --at may have that column too. The
+    result has the columns of groups, if any, and of inputs, then mean, sd (standard deviation),
+    q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of --at. All
+    are in the units of the data that the model was trained on, where the checkpoint knows them.
+    Rows of the context without an output are left out; that, and a context unlike those of the
+    training, is said on the standard error.
     """
     from danp_lib.cli import predict as cli_predict
 
@@ -330,6 +412,7 @@ def predict(
         out,
         x=x,
         y=y,
+        group=group,
         num_samples=num_samples,
         quantiles=cli_predict.parse_quantiles(quantiles),
         samples=samples,

@@ -13,13 +13,13 @@ from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
 from danp_lib._files import check_writable
 from danp_lib.inference.compiling import can_compile
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
-from danp_lib.models.convnp import count_parameters
+from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.storage.card import Card, card_paths, make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
-from danp_lib.training.resume import LOG, STATE
+from danp_lib.training.resume import LOG, STATE, Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
@@ -110,13 +110,25 @@ def run_recipe(
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
     if history[-1]["step"] < num_steps and not out_of_time:
         return None
+    command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
+    return path, _save(recipe, model, path, history, command, made_at)
+
+
+def _save(
+    recipe: Recipe,
+    model: NeuralProcess,
+    path: Path,
+    history: list[Record],
+    command: str,
+    made_at: str | None,
+) -> Card:
+    """Write the checkpoint and its card."""
     model.training_contexts = TrainingContexts.measure(
         model,
         recipe.task_generator,
         recipe.training.batch.context_size,
-        per_range=min(CONTEXTS_PER_RANGE, num_steps),
+        per_range=min(CONTEXTS_PER_RANGE, recipe.training.num_steps),
     )
-    command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
     provenance = {
         "recipe": recipe.name,
         "training": to_dict(recipe.training),
@@ -130,12 +142,12 @@ def run_recipe(
         path,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
-        hardware=hardware(target),
+        hardware=hardware(next(model.parameters()).device),
         validation=validations[-1] if validations else None,
         commit=made_at,
     )
     write_card(path, card)
-    return path, card
+    return card
 
 
 def command_line(

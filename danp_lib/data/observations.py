@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -117,6 +117,8 @@ class Observations(TaskGenerator):
     random points of the same function, which may be in the context or the targets too.
 
     Attributes:
+        order: ``"random"``: targets lie anywhere among the context. ``"forecast"``: all of them
+            come after it, at larger inputs.
         table: The functions. It is not a field of the configuration, but its digest is.
         digest: SHA-256 of the points, so that a run does not go on with other data.
     """
@@ -124,6 +126,7 @@ class Observations(TaskGenerator):
     name: ClassVar[str] = "observations"
 
     table: InitVar[PointSet]
+    order: Literal["random", "forecast"] = "random"
     digest: str = field(init=False)
 
     # Set on each instance, and no fields: a configuration holds plain values.
@@ -173,12 +176,32 @@ class Observations(TaskGenerator):
         functions = table[rows]
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
         drawn = self._draw(functions, high + num_targets, generator)
+        if self.order == "forecast":
+            drawn = _context_first(drawn, sizes, high)
         for _ in range(num_sets - 1):
             drawn = drawn.concat(self._draw(functions, num_targets, generator))
         x, y = drawn.x.to(dtype), self.observe(drawn.y, generator=generator).to(dtype)
         mask = torch.arange(high, device=device) < sizes
         context = PointSet(x[:, :high], y[:, :high], mask)
         return Task(context, PointSet(x[:, high:], y[:, high:]))
+
+    @property
+    def functions(self) -> PointSet:
+        """The table, on the device on which it was given."""
+        return next(iter(self._tables.values()))
+
+    def each_function(self, most: int, *, generator: torch.Generator) -> Iterator[Observations]:
+        """Tasks from one function at a time, in random order, from at most so many."""
+        table = self.functions
+        for row in torch.randperm(table.batch_size, generator=generator)[:most].tolist():
+            yield Observations(table=table[row], order=self.order, domain=self.domain)
+
+    def spacing(self) -> float:
+        """The median distance of an input from the next one of its function."""
+        table = self.functions
+        x = table.x[..., 0].masked_fill(~table.mask, math.inf).sort(dim=1).values
+        apart = x.diff(dim=1)
+        return float(apart[apart.isfinite() & (apart > 0.0)].median())
 
     def _draw(self, functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
         """Different real points of each function, in random order."""
@@ -193,3 +216,21 @@ class Observations(TaskGenerator):
         if device not in tables:
             tables[device] = next(iter(tables.values())).to(device)
         return tables[device]
+
+
+def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
+    """Of each function as many points as its task takes, those of the context before the others.
+
+    Args:
+        points: ``(batch, high + targets, 1)``, in random order.
+        sizes: Context points of each task, ``(batch, 1)``.
+        high: Places of the context; those beyond its size hold points that are not used.
+    """
+    places = torch.arange(points.num_points, device=sizes.device)
+    taken = places < sizes + points.num_points - high
+    order = points.x[..., 0].masked_fill(~taken, math.inf).argsort(dim=1)
+    # In order of the inputs: context, targets, unused; the unused go between the two.
+    shift = torch.where(places < high, places, places - high + sizes)
+    unused = (places >= sizes) & (places < high)
+    index = order.gather(1, torch.where(unused, points.num_points - 1, shift)).unsqueeze(-1)
+    return PointSet(points.x.gather(1, index), points.y.gather(1, index))

@@ -14,7 +14,7 @@ from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
-Predictive = TypeVar("Predictive", LowRankNormal, Mixture)
+Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixture)
 
 
 @dataclass(frozen=True)

@@ -112,19 +112,20 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     """
     cells, outputs = read_columns(path, (x, y))
     values = read_numbers(outputs, missing=True)
-    # The first input tells what all must be.
-    read = read_numbers if cells[:1].str.fullmatch(_NUMBER).all() else _read_dates
-    inputs = read(cells)
+    inputs, _ = read_inputs(cells)
     try:
         return from_arrays(inputs, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> list[Any]:
+def read_columns(
+    path: str | os.PathLike[str], columns: Sequence[str], *, optional: str | None = None
+) -> list[Any]:
     """The named columns of a CSV file with a header, each a pandas Series of text.
 
-    Their index holds the places of the rows, such as ``a.csv, line 3``. The file is read once.
+    Their index holds the places of the rows, such as ``a.csv, line 3``. The file is read once. One
+    more column, the last of the list, may be missing: then ``None`` stands for it.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -157,7 +158,9 @@ def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> list[A
     for where, count in rows.count(axis=1).items():
         if count < len(header):
             raise ValueError(f"{where}: {len(header)} values must stand here, got {count}.")
-    return [rows[header.index(column)].str.strip().rename(column) for column in columns]
+    present = [*columns, *([optional] if optional in header else [])]
+    found = [rows[header.index(column)].str.strip().rename(column) for column in present]
+    return found if optional is None or optional in header else [*found, None]
 
 
 def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
@@ -171,6 +174,38 @@ def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
     rule = "be a finite number in float32 with a decimal point, as in 2.5"
     refuse(cells, ~fits, f"{rule}, or missing ('', NA, NaN or null)" if missing else rule)
     return numbers
+
+
+def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
+    """The inputs in a column of :func:`read_columns`, and whether they were dates.
+
+    The first tells what all must be; dates become years.
+
+    Raises:
+        ValueError: If a cell holds something else, with its place.
+    """
+    if cells[:1].str.fullmatch(_NUMBER).all():
+        return read_numbers(cells), False
+    return _inputs(_read_dates(cells)), True
+
+
+def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
+    """The same of a pandas Series of numbers, dates or text.
+
+    Raises:
+        ValueError: If it holds something else, or a value is missing.
+    """
+    if column.isna().any():
+        place = column.index[column.isna()][0]
+        raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
+    if column.dtype.kind == "O" or str(column.dtype).startswith(("string", "str")):
+        text = column.astype(str).str.strip().rename(name)
+        text.index = [f"row {place!r}" for place in column.index]
+        return read_inputs(text)
+    if getattr(column.dtype, "tz", None) is not None:
+        column = column.dt.tz_convert(None)
+    values = column.to_numpy()
+    return _inputs(values), values.dtype.kind == "M"
 
 
 def refuse(cells: Any, wrong: Any, rule: str) -> None:

@@ -138,9 +138,9 @@ class TrainingContexts(Configuration):
         y = context.y[context.mask]
         if y.min() < low - slack or y.max() > high + slack:
             return (
-                f"the outputs of the context, {float(y.min()):.3g} to {float(y.max()):.3g}, are "
-                f"off the scale of training, {low:.3g} to {high:.3g}. Rescale them to the units "
-                "that the model was trained in."
+                f"the outputs of the context, {float(y.min()):.3g} to {float(y.max()):.3g} in the "
+                f"model's units, are off the scale of training, {low:.3g} to {high:.3g}. Give them "
+                "in the units that the model was trained in."
             )
         values = model.context_log_density(context)
         for size, value in zip(context.sizes.tolist(), values.tolist(), strict=True):

@@ -40,6 +40,7 @@ from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.evaluation.table import table
 from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.models.contexts import SizeRange, TrainingContexts
 from danp_lib.models.convnp import (
     ARConvCNP,
     ConvCNP,
@@ -500,8 +501,9 @@ def test_predict_takes_an_empty_context_other_columns_and_spreadsheets(
 
 def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: Path) -> None:
     model = load_checkpoint(checkpoints["convgnp"])
-    trained = {"training": {"batch": {"context_size": [0, 2]}}}
-    save_checkpoint("known.safetensors", model, provenance=trained)
+    likely = SizeRange(largest=2, least=-1e9, median=0.0)
+    model.training_contexts = TrainingContexts((0.0, 1.0), (likely,), noise=0.0)
+    save_checkpoint("known.safetensors", model)
     write(here / "a.csv", "time,level\n0,0.5\n0.5,\n0.7,NA\n1,0.25\n")
     write(here / "b.csv", "time\n0.25\n")
     files = ["--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--x", "time", "--y", "level"]
@@ -513,8 +515,11 @@ def test_predict_says_what_may_be_a_mistake(checkpoints: dict[str, Path], here: 
     write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n1,0.25\n")
     result = danp("predict", "known.safetensors", *files)
     assert result.exit_code == 0
-    assert "outputs reach 11" in result.stderr
-    assert "3 points are more than the 2" in result.stderr
+    assert re.search(r"3 points is larger than the 2", result.stderr)
+
+    write(here / "a.csv", "time,level\n0,0.5\n0.5,-11\n")
+    result = danp("predict", "known.safetensors", *files)
+    assert re.search(r"a\.csv: .*-11", result.stderr)
 
 
 def test_predict_does_not_write_over_what_it_reads(

@@ -314,7 +314,8 @@ class TestTasks:
     def test_it_is_described_by_plain_values_that_tell_tables_apart(self) -> None:
         table = table_of(missing=0.2)
         prior = Observations(table=table)
-        assert json.loads(json.dumps(to_dict(prior))).keys() == {"noise", "domain", "digest"}
+        keys = json.loads(json.dumps(to_dict(prior))).keys()
+        assert keys == {"noise", "domain", "order", "digest"}
         hidden = ~table.mask.unsqueeze(-1)
         same = PointSet(table.x.masked_fill(hidden, 9.0), table.y, table.mask)
         assert Observations(table=same) == prior
@@ -338,3 +339,24 @@ def test_a_run_goes_on_with_the_same_data_only(tmp_path: Any) -> None:
     other = Observations(table=PointSet(table.x, -table.y))
     with pytest.raises(ValueError, match="digest"):
         train(build_model("danp", config, seed=0), other, run, folder=tmp_path, progress=False)
+
+
+def test_forecasts_take_all_targets_after_the_context() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(-2, 2, 24).reshape(1, -1, 1).expand(50, -1, -1)
+    y = x + 10.0 * torch.arange(50.0)[:, None, None]
+    mask = torch.rand(50, 24, generator=generator) < 0.95
+    mask[:, :20] = True
+    table = PointSet(x, y, mask)
+    task = Observations(table=table, order="forecast").sample_task(
+        300, context_size=(0, 8), num_targets=12, generator=generator
+    )
+    assert set(task.context.sizes.tolist()) == set(range(9))
+    for row in range(300):
+        known, wanted = task.xc[row][task.context.mask[row]], task.xt[row]
+        assert len(torch.cat([known, wanted]).unique()) == len(known) + 12
+        assert not len(known) or known.max() < wanted.min()
+        assert len(((task.yt[row] - wanted) / 10.0).round().unique()) == 1
+    # Given the cut, the context is any of the points before it.
+    first = task.xc[:, 0, 0][task.context.sizes > 0]
+    assert len(first.unique()) >= 4

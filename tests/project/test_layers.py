@@ -25,7 +25,8 @@ FLOORS = {
     3: "models",
     4: "inference storage",
     5: "training evaluation",
-    6: "cli",
+    6: "fitting",
+    7: "cli",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}
 

@@ -62,7 +62,7 @@ def test_the_time_to_the_papers_likelihood_is_measured_once(
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     monkeypatch.setattr(time_to_paper, "recipe", tiny)
     monkeypatch.setattr(time_to_paper, "CONTEXT_SIZES", (0, 3))
-    arguments = ["--datasets", "square", "--steps", "2", "1", "--num-samples", "2"]
+    arguments = ["--datasets", "square-released", "--steps", "2", "1", "--num-samples", "2"]
     monkeypatch.setattr("sys.argv", ["time_to_paper.py", "--out", str(tmp_path), *arguments])
     printed = []
     for _ in range(2):
@@ -72,5 +72,5 @@ def test_the_time_to_the_papers_likelihood_is_measured_once(
         monkeypatch.setattr(time_to_paper, "train", None)
     assert printed[0] == printed[1]
     saved = json.loads((tmp_path / "time_to_paper.json").read_text(encoding="utf-8"))
-    assert [point["steps"] for point in saved["points"]["square"]] == [1, 2]
-    assert saved["points"]["square"][0]["num_tasks"] == 4
+    assert [point["steps"] for point in saved["points"]["square-released"]] == [1, 2]
+    assert saved["points"]["square-released"][0]["num_tasks"] == 4

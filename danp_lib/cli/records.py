@@ -1,0 +1,103 @@
+"""``danp train --data``: from a CSV file to a checkpoint, its card and its score."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from danp_lib._config import PositiveInt, checked
+from danp_lib._files import write_atomically
+from danp_lib.cli.train import output_paths
+from danp_lib.fitting.fit import Interrupted, fit
+from danp_lib.fitting.fitted import Fitted, HeldOutScore
+from danp_lib.fitting.records import RecordsWarning
+from danp_lib.models.convnp import count_parameters
+from danp_lib.storage.card import card_paths
+
+NAMES = {"danp": "DANP", "convgnp": "ConvGNP", "convcnp": "ConvCNP", "gp": "Gaussian process"}
+
+
+def run_records(
+    data: Path, out: Path, *, threads: int | None, **options: Any
+) -> tuple[Path, str] | None:
+    """Train on the records of a CSV file, and write the checkpoint and its card.
+
+    Args:
+        data: The file.
+        out: See :func:`~danp_lib.cli.train.output_paths`.
+        threads: Threads of the CPU; PyTorch's choice where left out.
+        options: Those of :func:`~danp_lib.fitting.fit.fit`.
+
+    Returns:
+        The checkpoint and the table of its scores, or ``None`` if the run was interrupted: then the
+        same call goes on where it stopped.
+
+    Raises:
+        OSError: If a file is missing or cannot be written.
+        ValueError: If the file or an option is not what it must be.
+    """
+    checked(PositiveInt | None, threads, "threads")
+    path, folder = output_paths(out, f"{options['model']}-{data.stem}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RecordsWarning)
+        try:
+            fitted = fit(data, folder=folder, **options)
+        except Interrupted:
+            return None
+    for warning in caught:
+        if issubclass(warning.category, RecordsWarning):
+            print(f"danp: {data}: {warning.message}", file=sys.stderr)
+    fitted.save(path)
+    table = render_scores(fitted.scores)
+    write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
+    return path, table
+
+
+def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
+    """Scores as a Markdown table, the fitted model first."""
+    lines = [
+        "| held out | nats per target | behind by | CRPS | 50 % | 90 % |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for number, (name, score) in enumerate(scores.items()):
+        behind = f"{score.behind:.3f} ± {score.behind_ci95:.3f}" if number else ""
+        lines.append(
+            f"| {NAMES[name]} | {score.log_likelihood:.3f} ± {score.log_likelihood_ci95:.3f} | "
+            f"{behind} | {score.crps:.3g} | {100 * score.coverage_50:.0f} % | "
+            f"{100 * score.coverage_90:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
+    """What a model of one's own records is, as a Markdown page."""
+    layout, run = fitted.layout, fitted.provenance["training"]
+    functions = fitted.provenance["functions"]
+    most = run["batch"]["context_size"][1]
+    columns = [layout.x, layout.y, *([] if layout.group is None else [layout.group])]
+    rows = {
+        "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
+        "Records": f"{data.name}, columns {', '.join(columns)}",
+        "Functions": f"{functions['trained_on']} to train on, {functions['held_out']} held out by "
+        f"{functions['by']}",
+        "Contexts": f"at most {most} points, with the noise of the records",
+        "Targets": f"{run['batch']['num_targets']}, {fitted.provenance['fit']['tasks']}",
+        "Season": "none" if fitted.season is None else f"period {fitted.season.period:g}",
+        "Training": f"{run['num_steps']:,} steps, seed {run['seed']}",
+        "Versions": f"danp_lib {fitted.provenance['danp_lib']}, "
+        f"PyTorch {fitted.provenance['torch']}",
+    }
+    lines = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
+    return (
+        f"# {name}\n\n| | |\n|---|---|\n{lines}\n\n## On functions held out\n\n{table}\n\n"
+        "Log-density and CRPS are in the units of the data; ± is 1.96 standard errors over the "
+        "functions. *Behind by* is the difference on the same functions. The percentages say how "
+        "many targets lie in the central interval of that probability.\n"
+    )

@@ -1,0 +1,376 @@
+"""Train a model on one's own records and score it on those held out, in one call."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt, Seed, to_dict
+from danp_lib._random import spawn
+from danp_lib.data.noising import NoiseSchedule
+from danp_lib.data.observations import Observations
+from danp_lib.data.points import PointSet, Task
+from danp_lib.data.scaling import Scaling
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.fitting.fitted import Fitted, HeldOutScore
+from danp_lib.fitting.gaussian_process import FittedGaussianProcess
+from danp_lib.fitting.records import (
+    HoldOutBy,
+    Layout,
+    Records,
+    RecordsWarning,
+    divide,
+    read_records,
+    windows_of,
+)
+from danp_lib.fitting.season import Season
+from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.models.danp import DANPConfig
+from danp_lib.storage.origin import versions
+from danp_lib.training.loop import train
+from danp_lib.training.objective import BatchConfig
+from danp_lib.training.recipes import build_model
+from danp_lib.training.resume import TrainingConfig
+
+Predict = Callable[[Task], LowRankNormal | Mixture]
+
+DEFENSIVE_WEIGHT = 0.05
+MOST_SCORED = 300
+TASKS_PER_FUNCTION = 2
+SCORING_SAMPLES = 128
+_MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
+_SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
+
+
+@dataclass(frozen=True)
+class FitConfig(Configuration):
+    """What :func:`fit` is told.
+
+    Attributes:
+        x: The column of inputs: numbers, or dates, which become years.
+        y: The column of outputs.
+        group: The column that names the function of a row; without it all rows are one series.
+        own_start: Count the inputs of each function from its own first one, as where each has its
+            own date. Where all start at the same phase, such as midnight, leave it out: then the
+            model learns what is usual at each input.
+        width: Cut every series into windows of this width, in units of x; needed for one series.
+        period: Take out a cycle of this period, in units of x, and put it back when predicting.
+        model: ``"danp"``, ``"convgnp"`` or ``"convcnp"``.
+        num_levels: F of a DANP.
+        final_variance: Noise variance of its last level, where the outputs have variance 1.
+        tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
+        max_context: Most points of a context, in training and in use; chosen where left out.
+        num_targets: Targets of a task; chosen where left out.
+        held_out: Fraction to hold out.
+        hold_out_by: See :func:`~danp_lib.fitting.records.divide`; by group where there are groups,
+            else by time.
+        compare: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a
+            Gaussian process fitted to the same functions.
+        num_steps: Updates.
+        seed: Of weights, tasks and what is held out.
+    """
+
+    x: str = "x"
+    y: str = "y"
+    group: str | None = None
+    own_start: bool = False
+    width: PositiveFloat | None = None
+    period: PositiveFloat | None = None
+    model: Literal["danp", "convgnp", "convcnp"] = "danp"
+    num_levels: PositiveInt = 2
+    final_variance: PositiveFloat = 0.3
+    tasks: Literal["random", "forecast"] = "random"
+    max_context: PositiveInt | None = None
+    num_targets: PositiveInt | None = None
+    held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
+    hold_out_by: HoldOutBy | None = None
+    compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
+    num_steps: PositiveInt = 6000
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width is None and self.division != "group":
+            raise ValueError(
+                f"hold_out_by {self.division!r} divides series that are cut into windows: give the "
+                "width of a window, or name the column that tells functions apart as group."
+            )
+
+    @property
+    def division(self) -> HoldOutBy:
+        """By what functions are held out."""
+        return self.hold_out_by or ("time" if self.group is None else "group")
+
+
+def fit(
+    data: Any,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Fitted:
+    """Train a model on functions in a long table, and score it on functions that it has not seen.
+
+    Outputs are scaled to unit variance and inputs to the model's domain. Each task takes one
+    function and predicts some of its points from others.
+
+    Args:
+        data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
+        folder: Where to keep the run, so that it can be resumed; see
+            :func:`~danp_lib.training.loop.train`.
+        progress: Show a progress bar on the standard error.
+        options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
+
+    Returns:
+        The model, which predicts in the units of the data.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a column or an option is not what it must be, or there are too few points.
+        Interrupted: If training was stopped; with a folder, the same call goes on.
+
+    Warns:
+        RecordsWarning: Where rows were left out, sorted or averaged.
+    """
+    config = FitConfig(**options)
+    place = None if folder is None else Path(folder)
+    for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
+    data = _read(data, config, for_division)
+    built = build_model(config.model, data.architecture(config.model), seed=config.seed)
+    _train(built, data, place, progress)
+    built.training_contexts = TrainingContexts.measure(built, data.seen, (0, data.max_context))
+    predictors: dict[str, Predict] = {config.model: _predictor(built)}
+    if "convgnp" in config.compare and config.model != "convgnp":
+        rival = build_model("convgnp", data.architecture("convgnp"), seed=config.seed)
+        _train(rival, data, place and place / "convgnp", progress)
+        predictors["convgnp"] = _predictor(rival)
+    if "gp" in config.compare:
+        process = FittedGaussianProcess.fit(
+            data.seen.functions, own_mean=not data.layout.relative, generator=for_process
+        )
+        predictors["gp"] = lambda task: process.predict(task.context, task.xt)
+    provenance = {
+        "fit": to_dict(config),
+        "training": to_dict(data.run),
+        "functions": {
+            "trained_on": data.seen.functions.batch_size,
+            "held_out": data.unseen.functions.batch_size,
+            "by": config.division,
+        },
+        **versions(),
+    }
+    scores = _scores(predictors, data, for_scores)
+    return Fitted(built, data.scaling, data.layout, data.season, scores, provenance)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Records, ready to train on.
+
+    Attributes:
+        config: What was asked for.
+        layout: How they are laid out.
+        season: What was taken out.
+        scaling: To the model's units, in which the tasks are.
+        max_context: The largest context.
+        num_targets: Targets of a task.
+        seen: Tasks to train on.
+        unseen: Tasks of what is held out.
+    """
+
+    config: FitConfig
+    layout: Layout
+    season: Season | None
+    scaling: Scaling
+    max_context: int
+    num_targets: int
+    seen: Observations
+    unseen: Observations
+
+    def architecture(self, model: str) -> ConvNPConfig | DANPConfig:
+        """A model for these data: two grid points or more for every spacing of the inputs."""
+        halvings = math.ceil(math.log2(2.0 / self.seen.spacing()))
+        base = ConvNPConfig(
+            points_per_unit=2 ** min(max(halvings, 3), 6),
+            channels=32,
+            num_layers=4,
+            rank=0 if model == "convcnp" else min(64, self.num_targets),
+            head_channels=64,
+        )
+        if model != "danp":
+            return base
+        levels = self.config.num_levels
+        variance = self.config.final_variance
+        return DANPConfig(
+            base=base,
+            num_levels=levels,
+            beta=NoiseSchedule.from_final_variance(variance, num_levels=levels).beta,
+            num_auxiliary=self.num_targets,
+            defensive_weight=DEFENSIVE_WEIGHT,
+        )
+
+    @property
+    def run(self) -> TrainingConfig:
+        """How a model is trained on them."""
+        steps = self.config.num_steps
+        return TrainingConfig(
+            num_steps=steps,
+            batch=BatchConfig(
+                batch_size=32,
+                context_size=(0, self.max_context),
+                num_targets=self.num_targets,
+                clean_fraction=0.5,
+            ),
+            schedule="quadratic",
+            warmup_steps=min(200, steps // 10),
+            jitter=1e-2,
+            jitter_steps=steps // 4,
+            jitter_schedule="geometric",
+            muon_weight_decay=0.1,
+            validate_every=steps,
+            seed=self.config.seed,
+        )
+
+
+def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
+    records = read_records(
+        data, x=config.x, y=config.y, group=config.group, own_start=config.own_start
+    )
+    seen, unseen = divide(records, config.held_out, config.division, generator=generator)
+    if config.width is not None:
+        seen = windows_of(seen, config.width)
+        unseen = windows_of(unseen, config.width, stride=config.width)
+    season = None
+    if config.period is not None:
+        real = seen.functions.mask
+        x, y = seen.absolute_inputs[real].flatten(), seen.functions.y[real].flatten()
+        season = Season.fit(x, y, config.period)
+    context, targets = _sizes(seen, config.max_context, config.num_targets)
+    tables = [_usable(part, season, context + targets) for part in (seen, unseen)]
+    x_range = _x_range(tables) if config.width is None else (0.0, config.width)
+    scaling = Scaling.fit(tables[0], x_range=x_range)
+    tasks = [Observations(table=_scaled(table, scaling), order=config.tasks) for table in tables]
+    return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
+
+
+class Interrupted(Exception):
+    """Training was stopped by Ctrl-C or a termination signal."""
+
+
+def _train(model: NeuralProcess, data: _Data, folder: Path | None, progress: bool) -> None:
+    history = train(model, data.seen, data.run, folder=folder, progress=progress)
+    if history[-1]["step"] < data.run.num_steps:
+        raise Interrupted("training was stopped; the same call with a folder goes on.")
+
+
+def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[int, int]:
+    """The largest context and the number of targets, for which most functions have the points."""
+    sizes = records.functions.sizes.double()
+    points = int(sizes.quantile(1.0 - _SHARE_KEPT, interpolation="lower"))
+    if context is None and targets is None:
+        targets = min(_MOST_TARGETS, points // 2)
+    if targets is None:
+        targets = min(_MOST_TARGETS, points - int(context or 0))
+    if context is None:
+        context = min(_MOST_CONTEXT, points - targets)
+    if min(context, targets) < 1:
+        raise ValueError(
+            f"functions must hold enough points for context and targets, {max(context, 1)} and "
+            f"{max(targets, 1)}, got {points} in most; give fewer, or a larger width."
+        )
+    return context, targets
+
+
+def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
+    """The functions with enough points, without the season."""
+    enough = records.functions.sizes >= needed
+    if not enough.any():
+        raise ValueError(
+            f"no function has the {needed} points of a context and its targets; give a smaller "
+            "max_context or num_targets, or a larger width."
+        )
+    if short := int((~enough).sum()):
+        message = f"functions with fewer than {needed} points were left out: {short}."
+        warnings.warn(message, RecordsWarning, stacklevel=4)
+    kept = records[enough]
+    if season is None:
+        return kept.functions
+    return season.remove(kept.functions, kept.absolute_inputs)
+
+
+def _x_range(tables: Sequence[PointSet]) -> tuple[float, float]:
+    """From the least to the largest input of all, for the held-out ones to be in the domain."""
+    x = torch.cat([table.x[table.mask].flatten() for table in tables])
+    return float(x.min()), float(x.max())
+
+
+def _scaled(table: PointSet, scaling: Scaling) -> PointSet:
+    """A table in the model's units; what is masked is zero."""
+    scaled, blank = scaling.apply(table), ~table.mask.unsqueeze(-1)
+    return PointSet(scaled.x.masked_fill(blank, 0.0), scaled.y.masked_fill(blank, 0.0), table.mask)
+
+
+def _predictor(model: NeuralProcess) -> Predict:
+    """A model's prediction as a user gets it, of reproducible randomness."""
+
+    def predict(task: Task) -> LowRankNormal | Mixture:
+        generator = torch.Generator().manual_seed(0)
+        with unchecked_contexts():
+            return model.predict(
+                task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator
+            )
+
+    return predict
+
+
+def _scores(
+    predictors: dict[str, Predict], data: _Data, generator: torch.Generator
+) -> dict[str, HeldOutScore]:
+    """Scores of all on the same tasks, several of every function held out."""
+    found: dict[str, list[Tensor]] = {name: [] for name in predictors}
+    unit, count = data.scaling.y_unit, data.num_targets
+    for one in data.unseen.each_function(MOST_SCORED, generator=generator):
+        task = one.sample_task(
+            TASKS_PER_FUNCTION,
+            context_size=(0, data.max_context),
+            num_targets=count,
+            generator=generator,
+        )
+        for name, predict in predictors.items():
+            predictive, y = predict(task), task.yt.double()
+            density = predictive.log_prob(y) / count - math.log(unit)
+            inside = [in_central_interval(predictive, y, level) for level in (0.5, 0.9)]
+            values = [density, unit * crps(predictive, y), *inside]
+            found[name].append(torch.stack([value.double().mean() for value in values]))
+    table = {name: torch.stack(each) for name, each in found.items()}
+    first = next(iter(table.values()))[:, 0]
+    scores = {}
+    for name, rows in table.items():
+        likelihood, behind = rows[:, 0], first - rows[:, 0]
+        score, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
+        scores[name] = HeldOutScore(
+            num_functions=len(rows),
+            log_likelihood=float(likelihood.mean()),
+            log_likelihood_ci95=_ci95(likelihood),
+            crps=score,
+            coverage_50=in_50,
+            coverage_90=in_90,
+            behind=float(behind.mean()),
+            behind_ci95=_ci95(behind),
+        )
+    return scores
+
+
+def _ci95(values: Tensor) -> float:
+    return 1.96 * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -1,0 +1,177 @@
+"""A model that was trained on one's own records, in the units of the data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+from danp_lib.fitting.records import Layout
+from danp_lib.fitting.season import Season
+from danp_lib.models.convnp import NeuralProcess
+from danp_lib.storage.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    load_scaling,
+    read_header,
+    save_checkpoint,
+)
+
+
+@dataclass(frozen=True)
+class HeldOutScore(Configuration):
+    """How well a model predicts functions that were held out, as it is used.
+
+    Attributes:
+        num_functions: Number of functions, each with its tasks averaged.
+        log_likelihood: Mean log-density per target in nats, in the units of the data.
+        log_likelihood_ci95: 1.96 standard errors of it over the functions.
+        crps: Mean CRPS, in the units of the outputs.
+        coverage_50: Share of the targets in the central 50 % interval.
+        coverage_90: The same of 90 %.
+        behind: By how much the log-likelihood is lower than that of the model that was fitted, in
+            nats per target, the mean over the same functions; 0 for that model itself.
+        behind_ci95: 1.96 standard errors of this difference.
+    """
+
+    num_functions: PositiveInt
+    log_likelihood: float
+    log_likelihood_ci95: NonNegativeFloat
+    crps: NonNegativeFloat
+    coverage_50: NonNegativeFloat
+    coverage_90: NonNegativeFloat
+    behind: float = 0.0
+    behind_ci95: NonNegativeFloat = 0.0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What :func:`~danp_lib.fitting.fit.fit` returns.
+
+    Attributes:
+        model: The trained model, in its own units.
+        scaling: From the units of the data to the model's.
+        layout: How the records were laid out.
+        season: The cycle that was taken out, if any.
+        scores: Scores on the functions held out, by model: this one, and those compared with it.
+        provenance: How the model was trained.
+    """
+
+    model: NeuralProcess
+    scaling: Scaling
+    layout: Layout = field(default_factory=Layout)
+    season: Season | None = None
+    scores: dict[str, HeldOutScore] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def predict(
+        self,
+        context: PointSet,
+        x: Tensor,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+    ) -> LowRankNormal | Mixture:
+        """The predictive of outputs, in the units of the data.
+
+        Args:
+            context: Observed points, ``(functions, points, 1)``; none are needed.
+            x: Inputs to predict at, ``(points,)`` or ``(functions, points, 1)``.
+            num_samples: Samples of the auxiliary sets that a DANP averages over.
+            generator: Source of randomness; a new one of seed 0 where left out.
+
+        Returns:
+            The joint distribution of the outputs of each function.
+
+        Raises:
+            ValueError: If shapes do not fit, or the inputs are not those of the model.
+        """
+        x = x.reshape(1, -1, 1) if x.ndim == 1 else x
+        batch = max(context.batch_size, len(x))
+        context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
+        start = self.start(context, x)
+        scaled, xt = self.to_model(context, start), self.scaling.inputs(x - start)
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        predictive = self.model.predict(scaled, xt, num_samples=num_samples, generator=generator)
+        return self.to_data(predictive, x)
+
+    def start(self, context: PointSet, x: Tensor) -> Tensor | float:
+        """The input that a model's inputs count from, of each function, ``(functions, 1, 1)``."""
+        if not self.layout.relative:
+            return 0.0
+        known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
+        return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
+
+    def takes(self, x: Tensor, start: Tensor | float = 0.0) -> Tensor:
+        """Which inputs ``(..., 1)`` in the units of the data lie in the model's domain."""
+        offset = start.reshape(-1)[0] if isinstance(start, Tensor) else start
+        return self.model.domain.contains(self.scaling.inputs(x - offset))
+
+    @property
+    def rule(self) -> str:
+        """What inputs must do, in words and in the units of the data."""
+        domain = self.scaling.data_domain(self.model.domain)
+        if self.layout.relative:
+            return f"lie in the model's domain {domain} from the first input of their function on"
+        return f"lie in the model's domain {domain}"
+
+    def to_model(self, points: PointSet, start: Tensor | float = 0.0) -> PointSet:
+        """Points in the model's units, without their season."""
+        if self.season is not None:
+            points = self.season.remove(points, points.x)
+        blank = ~points.mask.unsqueeze(-1)
+        shifted = PointSet((points.x - start).masked_fill(blank, 0.0), points.y, points.mask)
+        scaled = self.scaling.apply(shifted)
+        return PointSet(
+            scaled.x.masked_fill(blank, 0.0), scaled.y.masked_fill(blank, 0.0), points.mask
+        )
+
+    def to_data(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
+        """A model's predictive in the units of the data, with the season at the inputs ``x``."""
+        scaled = self.scaling.predictive(predictive)
+        return scaled if self.season is None else self.season.add(scaled, x)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint that :func:`load_fitted` and ``danp predict`` read."""
+        fields = {
+            **self.provenance,
+            "layout": to_dict(self.layout),
+            "season": None if self.season is None else to_dict(self.season),
+            "held_out": {name: to_dict(score) for name, score in self.scores.items()},
+        }
+        save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
+
+
+def load_fitted(path: str | os.PathLike[str]) -> Fitted:
+    """A fitted model from its checkpoint; any other checkpoint is one of the default layout.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it is not a checkpoint, or was changed.
+    """
+    fields = dict(read_header(path).provenance)
+    season, layout = fields.pop("season", None), fields.pop("layout", None)
+    scores = fields.pop("held_out", {})
+    fields.pop("scaling", None)
+    fields.pop("contexts", None)
+    try:
+        return Fitted(
+            load_checkpoint(path),
+            load_scaling(path),
+            Layout() if layout is None else from_dict(Layout, layout, name="layout"),
+            None if season is None else from_dict(Season, season, name="season"),
+            {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores.items()},
+            fields,
+        )
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -1,0 +1,161 @@
+"""A Gaussian process fitted to many functions at once: what a model has to be compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+
+MOST_FUNCTIONS = 200
+MOST_POINTS = 100
+NUM_STEPS = 60
+
+Kernel = Callable[[Tensor], Tensor]
+"""Correlation at a distance over the length scale."""
+
+
+def matern(smoothness: float) -> Kernel:
+    """The Matérn correlation of smoothness 1/2, 3/2 or 5/2, or of infinity, the squared one."""
+
+    def correlation(distance: Tensor) -> Tensor:
+        if smoothness == math.inf:
+            return torch.exp(-0.5 * distance.square())
+        scaled = math.sqrt(2.0 * smoothness) * distance
+        series = torch.ones_like(scaled)
+        if smoothness > 1.0:
+            series = series + scaled
+        if smoothness > 2.0:
+            series = series + scaled.square() / 3.0
+        return series * torch.exp(-scaled)
+
+    return correlation
+
+
+@dataclass(frozen=True)
+class FittedGaussianProcess:
+    """A mean, a Matérn kernel and white noise, by the marginal likelihood of many functions.
+
+    Attributes:
+        smoothness: That of the kernel.
+        scales: Amplitude, length scale and standard deviation of the noise, in the model's units.
+        mean_inputs: Inputs at which the mean is known, ``(knots,)``.
+        mean_outputs: The mean there, ``(knots,)``.
+    """
+
+    smoothness: float
+    scales: tuple[float, float, float]
+    mean_inputs: Tensor
+    mean_outputs: Tensor
+
+    @classmethod
+    def fit(
+        cls, table: PointSet, *, own_mean: bool, generator: torch.Generator
+    ) -> FittedGaussianProcess:
+        """The best of four kernels, on at most 200 of the functions.
+
+        Args:
+            table: Functions in the model's units, ``(functions, points, 1)``.
+            own_mean: Whether the mean depends on the input, as it does where all functions start
+                at the same phase; it is zero else.
+            generator: Picks functions and points where there are more.
+        """
+        x, y = table.x[table.mask].flatten().double(), table.y[table.mask].flatten().double()
+        knots = torch.linspace(float(x.min()), float(x.max()), 97, dtype=torch.float64)
+        mean = _smoothed(knots, x, y) if own_mean else torch.zeros_like(knots)
+        some = table[torch.randperm(table.batch_size, generator=generator)[:MOST_FUNCTIONS]]
+        keys = torch.rand(some.mask.shape, generator=generator).masked_fill(~some.mask, 2.0)
+        index = keys.argsort(dim=1)[:, : min(MOST_POINTS, int(some.sizes.max()))]
+        mask = some.mask.gather(1, index)
+        at = some.x[..., 0].gather(1, index).double()
+        values = some.y[..., 0].gather(1, index).double() - _interpolate(at, knots, mean)
+        values = values.masked_fill(~mask, 0.0)
+        found = []
+        for smoothness in (0.5, 1.5, 2.5, math.inf):
+            scales, likelihood = _maximize(matern(smoothness), at, values, mask)
+            found.append((likelihood, smoothness, scales))
+        _, smoothness, scales = max(found)
+        return cls(smoothness, scales, knots, mean)
+
+    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
+        """The predictive of observed outputs at the targets, ``(batch, targets, 1)``."""
+        amplitude, length, noise = self.scales
+        correlation = matern(self.smoothness)
+        xc, xt = context.x[..., 0].double(), xt[..., 0].double()
+
+        def covariance(a: Tensor, b: Tensor) -> Tensor:
+            return amplitude**2 * correlation((a[:, :, None] - b[:, None]).abs() / length)
+
+        known = _with_noise(covariance(xc, xc), noise**2, context.mask)
+        cross = covariance(xt, xc) * context.mask.unsqueeze(1)
+        residual = context.y[..., 0].double() - self._mean(xc)
+        residual = residual.masked_fill(~context.mask, 0.0).unsqueeze(-1)
+        root = torch.linalg.cholesky(known)
+        mean = self._mean(xt).unsqueeze(-1) + cross @ torch.cholesky_solve(residual, root)
+        left = covariance(xt, xt) - cross @ torch.cholesky_solve(cross.mT, root)
+        # Half of the noise keeps the factor positive definite, the other half is the diagonal.
+        half = 0.5 * noise**2
+        factor = torch.linalg.cholesky(left + half * torch.eye(left.shape[-1], dtype=left.dtype))
+        return LowRankNormal(mean, factor, torch.full_like(mean, half))
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return _interpolate(x, self.mean_inputs, self.mean_outputs)
+
+
+def _maximize(
+    correlation: Kernel, x: Tensor, y: Tensor, mask: Tensor
+) -> tuple[tuple[float, float, float], float]:
+    """Amplitude, length scale and noise of the largest marginal likelihood, and its logarithm."""
+    logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
+    distance = (x[:, :, None] - x[:, None]).abs()
+
+    def likelihood() -> Tensor:
+        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
+        both = amplitude**2 * correlation(distance / length)
+        root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
+        white = torch.linalg.solve_triangular(root, y.unsqueeze(-1), upper=False)
+        constants = 0.5 * math.log(2.0 * math.pi) * mask.sum()
+        return -0.5 * white.square().sum() - root.diagonal(dim1=1, dim2=2).log().sum() - constants
+
+    optimizer = torch.optim.LBFGS([logs], max_iter=NUM_STEPS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = -likelihood() / mask.sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        best = float(likelihood())
+        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp().tolist()
+    return (amplitude, length, noise), best
+
+
+def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
+    """Noise on the diagonal; a masked point is alone and of variance one."""
+    real = mask[:, :, None] & mask[:, None]
+    diagonal = torch.where(mask, noise, 1.0)
+    return torch.where(real, covariance, 0.0) + torch.diag_embed(diagonal)
+
+
+def _smoothed(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """A kernel average of many outputs, about as wide as the inputs are apart."""
+    places = x.unique()
+    apart = float(places.diff().median()) if len(places) > 1 else 1.0
+    width = max(0.5 * apart, float(x.max() - x.min()) / math.sqrt(len(x)))
+    weights = torch.softmax(-0.5 * ((at[:, None] - x) / width).square(), dim=1)
+    return weights @ y
+
+
+def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Straight lines between knots that are evenly spaced, constant beyond them."""
+    place = (x - knots[0]) / (knots[1] - knots[0])
+    left = place.floor().clamp(0, len(knots) - 2).long()
+    share = (place - left).clamp(0.0, 1.0)
+    return values[left] * (1.0 - share) + values[left + 1] * share

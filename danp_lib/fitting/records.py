@@ -1,0 +1,253 @@
+"""Records of one's own: the functions in a long table, read, put in order, and divided."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from danp_lib._config import Configuration, PositiveFloat
+from danp_lib.data.observations import cut_windows, stack
+from danp_lib.data.points import PointSet
+from danp_lib.data.tables import inputs_of, read_columns, read_inputs, read_numbers
+
+HoldOutBy = Literal["group", "time", "blocks"]
+
+BLOCKS = 10
+"""Blocks that a series is cut into where whole blocks are held out."""
+
+
+class RecordsWarning(UserWarning):
+    """Records could be used only after a change; the message says which."""
+
+
+@dataclass(frozen=True)
+class Layout(Configuration):
+    """Where a table holds its functions, and what their inputs count from.
+
+    Attributes:
+        x: The column of inputs, numbers or dates.
+        y: The column of outputs.
+        group: The column that names the function of a row; ``None`` for one function.
+        dates: Whether the inputs are dates; they become years.
+        own_start: Whether the inputs of each function count from its own first one.
+        width: Width of the windows that long series are cut into, in units of x.
+    """
+
+    x: str = "x"
+    y: str = "y"
+    group: str | None = None
+    dates: bool = False
+    own_start: bool = False
+    width: PositiveFloat | None = None
+
+    @property
+    def relative(self) -> bool:
+        """Whether a model's inputs count from the start of what it is given."""
+        return self.own_start or self.width is not None
+
+
+@dataclass(frozen=True)
+class Records:
+    """Functions in the units of the data.
+
+    Attributes:
+        functions: One a row, ``(functions, points, 1)``, float64; inputs in increasing order.
+        starts: What was subtracted from the inputs of each, ``(functions,)``.
+        layout: How they were read.
+    """
+
+    functions: PointSet
+    starts: Tensor
+    layout: Layout
+
+    def __len__(self) -> int:
+        return self.functions.batch_size
+
+    def __getitem__(self, rows: Tensor) -> Records:
+        """Some of the functions, by a mask or by their numbers."""
+        return replace(self, functions=self.functions[rows], starts=self.starts[rows])
+
+    @property
+    def absolute_inputs(self) -> Tensor:
+        """Inputs as in the table, ``(functions, points, 1)``."""
+        return self.functions.x + self.starts[:, None, None]
+
+
+def read_records(
+    data: Any, *, x: str = "x", y: str = "y", group: str | None = None, own_start: bool = False
+) -> Records:
+    """Read functions from a long table, with a row for each measurement.
+
+    Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
+    function averaged; a warning says so.
+
+    Args:
+        data: A CSV file with a header, or a pandas DataFrame.
+        x: The column of inputs: numbers, or dates, which become years.
+        y: The column of outputs.
+        group: The column that names the function of a row; all rows are one function without.
+        own_start: Count the inputs of each function from its own first one.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a column is missing or holds what it must not, or no function is left.
+
+    Warns:
+        RecordsWarning: With what was left out, sorted or averaged.
+    """
+    inputs, outputs, names, dates = _columns(data, x, y, group)
+    parts, starts = [], []
+    missing = np.isnan(outputs)
+    unsorted, repeated = 0, 0
+    for name in dict.fromkeys(names.tolist()):
+        own = (names == name) & ~missing
+        at, values = inputs[own], outputs[own]
+        if not len(at):
+            continue
+        unsorted += int(not (np.diff(at) >= 0.0).all())
+        places, index, counts = np.unique(at, return_inverse=True, return_counts=True)
+        repeated += len(at) - len(places)
+        means = np.bincount(index, weights=values) / counts
+        start = places[0] if own_start else 0.0
+        starts.append(start)
+        parts.append(PointSet(torch.from_numpy(places - start)[None, :, None], _as_outputs(means)))
+    if not parts:
+        raise ValueError(f"column {y!r} must hold a number in some row, got none.")
+    kind = "rows" if group is None else f"values of {group!r}"
+    for count, message in (
+        (int(missing.sum()), "rows without an output were left out: {}."),
+        (unsorted, f"{kind} whose {x!r} did not increase were sorted: {{}}."),
+        (repeated, f"rows with the {x!r} of another of the same function were averaged: {{}}."),
+    ):
+        if count:
+            warnings.warn(message.format(count), RecordsWarning, stacklevel=2)
+    layout = Layout(x, y, group, dates, own_start)
+    return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
+
+
+def _as_outputs(values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(values)[None, :, None]
+
+
+def _columns(
+    data: Any, x: str, y: str, group: str | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], bool]:
+    """Inputs, outputs, names of the functions, and whether the inputs were dates."""
+    wanted = [x, y, *([] if group is None else [group])]
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"x, y and group must name different columns, got {', '.join(wanted)}.")
+    if isinstance(data, (str, os.PathLike)):
+        cells, values, *others = read_columns(data, wanted)
+        inputs, dates = read_inputs(cells)
+        outputs = read_numbers(values, missing=True)
+    elif hasattr(data, "columns"):
+        for column in wanted:
+            if list(data.columns).count(column) != 1:
+                raise ValueError(
+                    f"data must have the column {column!r} once, got {list(data.columns)}."
+                )
+        inputs, dates = inputs_of(data[x], x)
+        try:
+            outputs = data[y].to_numpy(dtype="float64", na_value=np.nan)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the column {y!r} must hold numbers: {error}.") from error
+        if np.isinf(outputs).any():
+            raise ValueError(f"the column {y!r} must be finite, or NaN where it is missing.")
+        others = [data[group]] if group is not None else []
+    else:
+        raise ValueError(
+            f"data must be a CSV file or a pandas DataFrame, got {type(data).__name__}."
+        )
+    names = others[0].to_numpy() if others else np.zeros(len(inputs), dtype=int)
+    return inputs, outputs, names, dates
+
+
+def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:
+    """The windows of every series; see :func:`~danp_lib.data.observations.cut_windows`.
+
+    Raises:
+        ValueError: If the width is not positive, or is that of no series.
+    """
+    tables, starts, problem = [], [], None
+    for row in range(len(records)):
+        try:
+            table, since = cut_windows(records.functions[row], width, stride=stride)
+        except ValueError as error:
+            problem = error
+            continue
+        tables.append(table)
+        starts.append(since + records.starts[row])
+    if not tables:
+        raise ValueError(f"no series holds a window of width {width}: {problem}")
+    layout = replace(records.layout, width=width)
+    return Records(stack(tables), torch.cat(starts), layout)
+
+
+def divide(
+    records: Records, fraction: float, by: HoldOutBy, *, generator: torch.Generator
+) -> tuple[Records, Records]:
+    """Records to train on, and records that are held out; they share no point.
+
+    Args:
+        records: Functions, or series that are to be cut into windows.
+        fraction: Of functions or of points to hold out.
+        by: ``"group"``: functions at random. ``"time"``: the last part of every series.
+            ``"blocks"``: some of ten successive parts of every series, at random.
+        generator: Source of randomness.
+
+    Raises:
+        ValueError: If the fraction is not in (0, 1), or there is too little to divide.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"held_out must be in (0, 1), got {fraction}.")
+    if by == "group":
+        if len(records) < 2:
+            raise ValueError(
+                "held_out by group needs two functions or more, got 1; name the column that tells "
+                "them apart as group, or cut windows of a width and hold out by time."
+            )
+        count = min(max(1, round(fraction * len(records))), len(records) - 1)
+        out = torch.zeros(len(records), dtype=torch.bool)
+        out[torch.randperm(len(records), generator=generator)[:count]] = True
+        return records[~out], records[out]
+    kept, held_out = [], []
+    for row in range(len(records)):
+        series = records[torch.tensor([row])]
+        count = int(series.functions.sizes)
+        if count < BLOCKS:
+            raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {count}.")
+        place = torch.arange(series.functions.num_points)
+        if by == "time":
+            cut = round((1.0 - fraction) * count)
+            kept.append(_part(series, place < cut))
+            held_out.append(_part(series, place >= cut))
+            continue
+        out = torch.zeros(BLOCKS, dtype=torch.bool)
+        number = min(max(1, round(fraction * BLOCKS)), BLOCKS - 1)
+        out[torch.randperm(BLOCKS, generator=generator)[:number]] = True
+        # Neighbouring blocks of one kind stay together, for windows to span both.
+        run = torch.cat([torch.zeros(1), (out.diff() != 0).cumsum(dim=0)])
+        block = (place * BLOCKS // count).clamp(max=BLOCKS - 1)
+        for one in run.unique():
+            first = int((run == one).nonzero()[0])
+            (held_out if out[first] else kept).append(_part(series, run[block] == one))
+    return _joined(kept), _joined(held_out)
+
+
+def _part(series: Records, keep: Tensor) -> Records:
+    points = series.functions
+    part = PointSet(points.x, points.y, points.mask & keep).compact()
+    return replace(series, functions=part)
+
+
+def _joined(parts: Sequence[Records]) -> Records:
+    functions = stack([part.functions for part in parts])
+    return Records(functions, torch.cat([part.starts for part in parts]), parts[0].layout)

@@ -1,0 +1,71 @@
+"""A known cycle, taken out of the data before training and put back into every prediction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Configuration, PositiveFloat, PositiveInt
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class Season(Configuration):
+    r"""A mean that repeats, :math:`c_0 + \sum_k a_k \cos 2\pi k x / T + b_k \sin 2\pi k x / T`.
+
+    Attributes:
+        period: T, in units of x.
+        coefficients: :math:`c_0, a_1, \dots, a_K, b_1, \dots, b_K`.
+    """
+
+    period: PositiveFloat
+    coefficients: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, period: float, *, num_harmonics: PositiveInt = 4) -> Season:
+        """The least-squares fit to points ``(points,)``, those to train on and no others.
+
+        Raises:
+            ValueError: If the period is not positive, or the points do not tell the harmonics
+                apart, as monthly values do not for six of a year.
+        """
+        blank = cls(period, (0.0,) * (1 + 2 * num_harmonics))
+        waves = blank._waves(x)
+        if int(torch.linalg.matrix_rank(waves)) < waves.shape[1]:
+            raise ValueError(
+                f"period must be one in which the inputs lie at {2 * num_harmonics + 1} different "
+                f"places or more, got {period}; take the mean out yourself."
+            )
+        solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
+        return cls(period, tuple(solution.flatten().tolist()))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean at inputs of any shape."""
+        return self._waves(x) @ torch.tensor(self.coefficients, dtype=torch.float64)
+
+    def remove(self, points: PointSet, x: Tensor) -> PointSet:
+        """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
+        return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
+
+    def add(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
+        """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
+        if isinstance(predictive, Mixture):
+            parts = predictive.components
+            moved = LowRankNormal(
+                parts.loc + self.mean(x).unsqueeze(1), parts.cov_factor, parts.cov_diag
+            )
+            return Mixture(predictive.logits, moved)
+        return LowRankNormal(
+            predictive.loc + self.mean(x), predictive.cov_factor, predictive.cov_diag
+        )
+
+    def _waves(self, x: Tensor) -> Tensor:
+        """``(*shape, 1 + 2 K)``."""
+        orders = torch.arange(1, (len(self.coefficients) + 1) // 2, dtype=torch.float64)
+        angle = 2.0 * math.pi * x.double().unsqueeze(-1) / self.period * orders
+        return torch.cat([torch.ones_like(angle[..., :1]), angle.cos(), angle.sin()], dim=-1)

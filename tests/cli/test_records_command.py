@@ -1,0 +1,137 @@
+"""``danp train --data`` and ``danp predict`` on its checkpoint: three commands from a file."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from danp_lib import PointSet, load_fitted
+from danp_lib.cli.main import app
+
+
+def danp(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of days in many stations, and a model of them."""
+    folder = tmp_path_factory.mktemp("records")
+    random = np.random.default_rng(0)
+    lines = ["station,date,level"]
+    for station in range(20):
+        phase = random.uniform(0, 6)
+        lines += [
+            f"s{station},2020-01-{day + 1:02d},{np.sin(day / 3 + phase):.4f}" for day in range(20)
+        ]
+    (folder / "records.csv").write_text("\n".join([*lines, "s0,2020-02-01,"]))
+    columns = ["--x", "date", "--y", "level", "--group", "station"]
+    result = danp(
+        *("train", "--data", folder / "records.csv", *columns, "--steps", 4),
+        *("--threads", 1, "--out", folder / "m.safetensors"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "| DANP | " in result.stdout
+    assert "| ConvGNP | " in result.stdout
+    assert "| Gaussian process | " in result.stdout
+    assert "rows without an output were left out: 1." in result.stderr
+    return folder
+
+
+def test_the_card_says_what_it_was_trained_on(trained: Path) -> None:
+    card = (trained / "m.md").read_text(encoding="utf-8")
+    assert "| Records | records.csv, columns date, level, station |" in card
+    assert "| Functions | 16 to train on, 4 held out by group |" in card
+    assert "| DANP | " in card
+
+
+def test_predict_answers_every_group_with_dates_as_python_does(trained: Path) -> None:
+    context, at, out = (trained / name for name in ("context.csv", "at.csv", "out.csv"))
+    context.write_text("station,date,level\na,2020-01-03,0.5\nb,2020-01-03,-0.5\nb,2020-01-09,0\n")
+    at.write_text("date\n2020-01-05\n2020-01-20\n")
+    files = ("--context", context, "--at", at, "--out", out)
+    result = danp("predict", trained / "m.safetensors", *files, "--num-samples", 16)
+    assert result.exit_code == 0, result.output
+    rows = read(out)
+    assert [(row["station"], row["date"]) for row in rows] == [
+        (station, date) for station in "ab" for date in ("2020-01-05", "2020-01-20")
+    ]
+    # A ConvGNP would not need samples: the first moments of both ways agree up to them.
+    fitted = load_fitted(trained / "m.safetensors")
+    x = 2020.0 + torch.tensor([2.0, 8.0], dtype=torch.float64).reshape(1, -1, 1) / 365.2425
+    x = x - x[0, 0, 0] + float(_years("2020-01-03"))
+    known = PointSet(x, torch.tensor([-0.5, 0.0]).reshape(1, -1, 1).double())
+    wanted = torch.tensor([_years("2020-01-05"), _years("2020-01-20")], dtype=torch.float64)
+    there = fitted.predict(known, wanted, num_samples=256)
+    for row, mean, sd in zip(
+        rows[2:], there.mean.flatten().tolist(), there.stddev.flatten().tolist(), strict=True
+    ):
+        assert float(row["mean"]) == pytest.approx(mean, abs=0.5 * sd)
+        assert float(row["sd"]) == pytest.approx(sd, rel=0.3)
+
+
+def _years(date: str) -> float:
+    days = (np.datetime64(date) - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    return 1970.0 + float(days) / 365.2425
+
+
+def test_inputs_may_name_their_group_and_repeated_ones_are_said(trained: Path) -> None:
+    context, at, out = (trained / name for name in ("context.csv", "at.csv", "out.csv"))
+    context.write_text("station,date,level\na,2020-01-03,0.5\na,2020-01-03,0.4\n")
+    at.write_text("date,station\n2020-01-05,a\n2020-01-06,c\n")
+    files = ("--context", context, "--at", at, "--out", out, "--num-samples", 4)
+    result = danp("predict", trained / "m.safetensors", *files)
+    assert result.exit_code == 0, result.output
+    assert [(row["station"], row["date"]) for row in read(out)] == [
+        ("a", "2020-01-05"),
+        ("c", "2020-01-06"),
+    ]
+    assert "points at the input of another: 1." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("date\n2020-03-01\n", "line 2: date must lie in the model's domain"),
+        ("date\n17.5\n", "line 2: date must be a date such as 1958-03-29"),
+        ("date\nsoon\n", "line 2: date must be a number in every line, or a date"),
+    ],
+)
+def test_predict_refuses_other_dates(trained: Path, content: str, message: str) -> None:
+    (trained / "context.csv").write_text("date,level\n")
+    (trained / "at.csv").write_text(content)
+    files = [f"--{n}={trained / n}.csv" for n in ("context", "at")]
+    result = danp("predict", trained / "m.safetensors", *files, "--out", trained / "o.csv")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "train needs --dataset, or --data"),
+        (("--data", "a.csv", "--dataset", "gp"), "train needs --dataset, or --data"),
+        (("--dataset", "gp", "--group", "g"), "--group does not go with --dataset."),
+        (("--data", "a.csv", "--recipe", "paper"), "--recipe does not go with --data."),
+        (("--data", "missing.csv", "--group", "g"), "missing.csv"),
+        (("--data", "a.csv", "--hold-out-by", "luck"), "hold_out_by must be"),
+    ],
+)
+def test_train_refuses_options_that_do_not_go_together(
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("x,y\n0,0\n1,1\n")
+    result = danp("train", "--out", "m.safetensors", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -1,0 +1,192 @@
+"""One call from a table to a model: units, what is held out, saving, what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import danp_lib.fitting.fit as fitting
+from danp_lib import PointSet, fit, load_fitted
+from danp_lib.fitting.fit import Interrupted
+from danp_lib.fitting.records import RecordsWarning
+from danp_lib.storage.checkpoint import CheckpointError
+
+COLUMNS: dict[str, Any] = {"x": "hour", "y": "demand", "group": "day"}
+SHORT: dict[str, Any] = {"num_steps": 4, "progress": False}
+
+
+def days(count: int = 24, *, unit: float = 1.0, offset: float = 0.0) -> pd.DataFrame:
+    """Sine waves of random phase, 16 hours each."""
+    random = np.random.default_rng(0)
+    hour = np.arange(16.0)
+    phases = random.uniform(0, 2 * np.pi, (count, 1))
+    y = np.sin(hour / 2 + phases) + 0.1 * random.normal(size=(count, 16))
+    return pd.DataFrame(
+        {
+            "day": np.repeat(np.arange(count), 16),
+            "hour": np.tile(hour, count),
+            "demand": offset + unit * y.ravel(),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Any:
+    return fit(days(), **COLUMNS, **SHORT)
+
+
+def some_context() -> tuple[PointSet, torch.Tensor]:
+    x = torch.tensor([1.0, 4.0, 9.0], dtype=torch.float64).reshape(1, -1, 1)
+    return PointSet(x, (x / 2).sin()), torch.tensor([0.0, 2.0, 15.0])
+
+
+def test_scores_stand_beside_those_of_others_on_the_same_functions(fitted: Any) -> None:
+    assert list(fitted.scores) == ["danp", "convgnp", "gp"]
+    assert {score.num_functions for score in fitted.scores.values()} == {5}
+    best = fitted.scores["gp"]
+    assert fitted.scores["danp"].behind == 0.0
+    assert best.behind == pytest.approx(
+        fitted.scores["danp"].log_likelihood - best.log_likelihood, abs=1e-9
+    )
+    # After four steps the network knows nothing; the process is close to right.
+    assert best.behind + best.behind_ci95 < 0.0
+    assert 0.7 < best.coverage_90 <= 1.0
+    assert fitted.provenance["functions"] == {"trained_on": 19, "held_out": 5, "by": "group"}
+
+
+def test_another_unit_changes_the_density_and_nothing_else(fitted: Any) -> None:
+    kelvin = fit(days(unit=50.0, offset=300.0), **COLUMNS, **SHORT)
+    context, x = some_context()
+    in_kelvin = PointSet(context.x, 300.0 + 50.0 * context.y)
+    ours, theirs = fitted.predict(context, x), kelvin.predict(in_kelvin, x)
+    torch.testing.assert_close(theirs.mean, 300.0 + 50.0 * ours.mean, rtol=1e-3, atol=0.05)
+    torch.testing.assert_close(theirs.stddev, 50.0 * ours.stddev, rtol=1e-2, atol=0.05)
+    for name, score in fitted.scores.items():
+        other = kelvin.scores[name]
+        assert other.log_likelihood == pytest.approx(
+            score.log_likelihood - math.log(50.0), abs=0.02
+        )
+        assert other.crps == pytest.approx(50.0 * score.crps, rel=0.02)
+
+
+def test_a_checkpoint_gives_back_the_model_to_the_last_bit(fitted: Any, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "m.safetensors")
+    again = load_fitted(tmp_path / "m.safetensors")
+    assert (again.layout, again.scaling, again.scores) == (
+        fitted.layout,
+        fitted.scaling,
+        fitted.scores,
+    )
+    context, x = some_context()
+    assert torch.equal(again.predict(context, x).mean, fitted.predict(context, x).mean)
+    damaged = tmp_path / "m.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError):
+        load_fitted(damaged)
+
+
+def test_predictions_are_of_several_functions_and_bounded_by_the_domain(fitted: Any) -> None:
+    context, x = some_context()
+    two = PointSet(context.x.expand(2, -1, -1), torch.stack([context.y[0], -context.y[0]]))
+    both = fitted.predict(two, x, num_samples=64)
+    assert both.mean.shape == (2, 3, 1)
+    with pytest.raises(ValueError, match="domain"):
+        fitted.predict(context, torch.tensor([40.0]))
+
+
+def series(years: int = 30) -> pd.DataFrame:
+    time = 1990.0 + np.arange(12 * years) / 12.0
+    random = np.random.default_rng(1)
+    y = 10.0 + 5.0 * np.cos(2 * np.pi * time) + 0.3 * random.normal(size=len(time))
+    return pd.DataFrame({"time": time, "celsius": y})
+
+
+def test_a_season_is_taken_out_of_windows_and_put_back_into_predictions() -> None:
+    columns: dict[str, Any] = {"x": "time", "y": "celsius", "width": 2.0}
+    fitted = fit(series(), **columns, period=1.0, compare=("gp",), **SHORT)
+    assert fitted.provenance["functions"]["by"] == "time"
+    assert fitted.season is not None
+    # What is left is noise of standard deviation 0.3, at any place on the axis.
+    assert fitted.scaling.y_unit == pytest.approx(0.3, rel=0.15)
+    assert fitted.scores["gp"].crps < 0.25
+    x = torch.tensor([2050.0, 2050.5, 2051.0])
+    there = fitted.predict(PointSet.empty(dtype=torch.float64), x)
+    assert there.mean.flatten().tolist() == pytest.approx([15.0, 5.0, 15.0], abs=1.5)
+    plain = fit(series(), **columns, compare=("gp",), **SHORT)
+    assert plain.scaling.y_unit > 3.0
+
+
+def test_forecasts_have_their_targets_after_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt = []
+    original = fitting._predictor
+
+    def spy(model: Any) -> Any:
+        predict = original(model)
+
+        def noted(task: Any) -> Any:
+            dealt.append(task)
+            return predict(task)
+
+        return noted
+
+    monkeypatch.setattr(fitting, "_predictor", spy)
+    fit(days(), **COLUMNS, tasks="forecast", compare=(), **SHORT)
+    assert len(dealt) == 5
+    for task in dealt:
+        for row in range(task.batch_size):
+            known = task.xc[row][task.context.mask[row]]
+            assert not len(known) or known.max() < task.xt[row].min()
+
+
+def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {**COLUMNS, **SHORT, "compare": (), "folder": tmp_path}
+    whole = fit(days(), **{**options, "folder": None})
+    real = vars(fitting)["train"]
+
+    def stopped(*arguments: Any, **others: Any) -> Any:
+        return real(*arguments, **others, max_minutes=1e-9)
+
+    monkeypatch.setattr(fitting, "train", stopped)
+    with pytest.raises(Interrupted):
+        fit(days(), **options)
+    monkeypatch.setattr(fitting, "train", real)
+    resumed = fit(days(), **options)
+    context, x = some_context()
+    assert torch.equal(resumed.predict(context, x).mean, whole.predict(context, x).mean)
+    with pytest.raises(ValueError, match="digest"):
+        fit(days(23), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "gpt"}, "model must be .*danp.*got 'gpt'"),
+        ({"held_out": 1.0}, "held_out must be .*> 0 and < 1"),
+        ({"group": None}, "give the width of a window"),
+        ({"hold_out_by": "time"}, "give the width of a window"),
+        ({"max_context": 10, "num_targets": 10}, "no function has the 20 points"),
+        ({"max_context": 40}, "functions must hold enough points"),
+        ({"num_levels": 0}, "num_levels must be .*>= 1"),
+        ({"y": "day"}, "must name different columns"),
+    ],
+)
+def test_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(days(), **{**COLUMNS, **SHORT, **options})
+
+
+def test_functions_that_are_too_short_are_left_out_and_counted() -> None:
+    frame = days()
+    short = frame[(frame["day"] > 1) | (frame["hour"] < 5)]
+    with pytest.warns(RecordsWarning, match=r"fewer than 14 points were left out: [12]"):
+        fitted = fit(short, **COLUMNS, max_context=6, num_targets=8, compare=(), **SHORT)
+    functions = fitted.provenance["functions"]
+    assert functions["trained_on"] + functions["held_out"] == 22

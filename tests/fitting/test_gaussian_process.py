@@ -1,0 +1,62 @@
+"""The Gaussian process that models are compared with: its predictive and its fit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+from danp_lib import PointSet
+from danp_lib.fitting.gaussian_process import FittedGaussianProcess
+
+KNOTS = torch.linspace(-2.0, 2.0, 97, dtype=torch.float64)
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("smoothness", [0.5, 1.5, 2.5, math.inf])
+def test_predictive_is_that_of_scikit_learn(smoothness: float) -> None:
+    ours = FittedGaussianProcess(smoothness, (1.3, 0.6, 0.2), KNOTS, torch.zeros(97).double())
+    base = RBF(0.6) if smoothness == math.inf else Matern(0.6, nu=smoothness)
+    kernel = ConstantKernel(1.3**2) * base + WhiteKernel(0.04)
+    theirs = GaussianProcessRegressor(kernel, optimizer=None)
+    x = torch.rand(1, 9, 1, generator=rng(1), dtype=torch.float64) * 4 - 2
+    y = torch.randn(1, 9, 1, generator=rng(2), dtype=torch.float64)
+    xt = torch.linspace(-2, 2, 6, dtype=torch.float64).reshape(1, -1, 1)
+    theirs.fit(x[0].numpy(), y[0, :, 0].numpy())
+    mean, covariance = theirs.predict(xt[0].numpy(), return_cov=True)
+    # Two more points that are masked out change nothing.
+    more = PointSet(x, y).concat(PointSet(x[:, :2] + 0.1, y[:, :2], torch.zeros(1, 2).bool()))
+    found = ours.predict(more, xt)
+    np.testing.assert_allclose(found.mean[0, :, 0], mean, atol=1e-8)
+    np.testing.assert_allclose(
+        found.covariance_matrix[0],
+        covariance + 0.04 * np.eye(6) * (covariance[0, 0] < 0),
+        atol=1e-7,
+    )
+
+
+def test_fit_finds_the_process_and_the_mean_that_functions_were_drawn_from() -> None:
+    x = torch.linspace(-2, 2, 25, dtype=torch.float64)
+    truth = FittedGaussianProcess(1.5, (0.8, 0.5, 0.1), KNOTS, KNOTS.sin())
+    empty = PointSet.empty(dtype=torch.float64)
+    prior = truth.predict(empty, x.reshape(1, -1, 1))
+    y = prior.sample((400,), generator=rng())[:, 0]
+    functions = PointSet(x.reshape(1, -1, 1).expand(400, -1, -1), y)
+    fitted = FittedGaussianProcess.fit(functions, own_mean=True, generator=rng())
+    assert fitted.smoothness == 1.5
+    assert fitted.scales == pytest.approx((0.8, 0.5, 0.1), rel=0.15)
+    again = fitted.predict(empty, x.reshape(1, -1, 1))
+    torch.testing.assert_close(again.mean, prior.mean, rtol=0, atol=0.15)
+    assert (
+        FittedGaussianProcess.fit(functions, own_mean=False, generator=rng())
+        .mean_outputs.abs()
+        .max()
+        == 0.0
+    )

@@ -1,0 +1,141 @@
+"""Records: what is read, changed and said, refused, and held out."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danp_lib.fitting.records import (
+    Records,
+    RecordsWarning,
+    divide,
+    read_records,
+    windows_of,
+)
+
+COLUMNS: dict[str, Any] = {"x": "time", "y": "value", "group": "station"}
+
+
+def table(count: int = 6, points: int = 12) -> pd.DataFrame:
+    """Functions whose value tells which one it is, and when."""
+    station = np.repeat(np.arange(count), points)
+    time = np.tile(np.arange(points) / 4.0, count)
+    return pd.DataFrame({"station": station, "time": time, "value": 100.0 * station + time})
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def points_of(records: Records) -> set[tuple[float, float]]:
+    """Inputs of the table, and outputs."""
+    real = records.functions.mask
+    x = records.absolute_inputs[real].flatten().tolist()
+    y = records.functions.y[real].flatten().tolist()
+    return {(round(a, 6), round(b, 6)) for a, b in zip(x, y, strict=True)}
+
+
+def test_a_frame_and_its_file_are_the_same_records(tmp_path: Path) -> None:
+    frame = table()
+    frame.to_csv(tmp_path / "records.csv", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = read_records(frame, **COLUMNS)
+        other = read_records(tmp_path / "records.csv", **COLUMNS)
+    assert len(one) == 6
+    for a, b in zip(one.functions.parts, other.functions.parts, strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(one.functions.y[2, :, 0], 200.0 + torch.arange(12) / 4.0)
+
+
+def test_what_is_changed_is_said() -> None:
+    frame = table(2, 4)
+    frame.loc[1, "value"] = np.nan
+    shuffled = frame.iloc[[0, 2, 1, 3, 7, 6, 5, 4, 4]]
+    with pytest.warns(RecordsWarning) as said:
+        records = read_records(shuffled, **COLUMNS)
+    messages = " ".join(str(one.message) for one in said)
+    assert "left out: 1" in messages
+    assert "sorted: 1" in messages
+    assert "averaged: 1" in messages
+    assert records.functions.sizes.tolist() == [3, 4]
+    assert records.functions.y[1].flatten().tolist() == [100.0, 100.25, 100.5, 100.75]
+
+
+def test_outputs_at_one_input_are_averaged() -> None:
+    frame = pd.DataFrame({"time": [0.0, 1.0, 1.0], "value": [0.0, 1.0, 3.0]})
+    with pytest.warns(RecordsWarning, match="averaged"):
+        records = read_records(frame, x="time", y="value")
+    assert records.functions.y.flatten().tolist() == [0.0, 2.0]
+
+
+def test_dates_become_years_and_may_count_from_their_start(tmp_path: Path) -> None:
+    path = tmp_path / "dates.csv"
+    path.write_text("time,value,station\n2020-01-01,1,a\n2021-01-01,2,a\n2020-07-01,3,b\n")
+    records = read_records(path, **COLUMNS)
+    assert records.layout.dates
+    assert records.functions.x[0, :2, 0].tolist() == pytest.approx([2020.0, 2021.0], abs=0.01)
+    own = read_records(path, **COLUMNS, own_start=True)
+    assert own.functions.x[:, 0, 0].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(
+        own.absolute_inputs,
+        records.functions.x * own.functions.mask[..., None]
+        + own.starts[:, None, None] * ~own.functions.mask[..., None],
+    )
+    frame = pd.read_csv(path, parse_dates=["time"])
+    assert torch.equal(read_records(frame, **COLUMNS).functions.x, records.functions.x)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.assign(value="high"), "'value' must hold numbers"),
+        (lambda f: f.assign(value=np.inf), "'value' must be finite"),
+        (lambda f: f.assign(time="noon"), "must be a number in every line, or a date"),
+        (lambda f: f.assign(time=np.nan), "'time' must have no gap"),
+        (lambda f: f.assign(value=np.nan), "'value' must hold a number"),
+        (lambda f: f.drop(columns="station"), "must have the column 'station' once"),
+        (lambda f: f.to_numpy(), "must be a CSV file or a pandas DataFrame, got ndarray"),
+    ],
+)
+def test_bad_tables_are_refused_by_name(change, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        read_records(change(table()), **COLUMNS)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    fraction=st.floats(0.05, 0.9),
+    by=st.sampled_from(["group", "time", "blocks"]),
+    count=st.integers(2, 5),
+    points=st.integers(30, 60),
+)
+def test_held_out_points_are_in_no_training_function(
+    fraction: float, by: str, count: int, points: int
+) -> None:
+    records = read_records(table(count, points), **COLUMNS)
+    seen, unseen = divide(records, fraction, by, generator=generator())  # type: ignore[arg-type]
+    assert points_of(seen)
+    assert points_of(unseen)
+    assert not points_of(seen) & points_of(unseen)
+    assert points_of(seen) | points_of(unseen) == points_of(records)
+    windows = windows_of(seen, 0.5)
+    assert points_of(windows) <= points_of(seen)
+    if by == "time":
+        assert max(x for x, _ in points_of(seen)) < min(x for x, _ in points_of(unseen))
+
+
+def test_too_little_to_divide_is_refused() -> None:
+    one = read_records(table(1), **COLUMNS)
+    with pytest.raises(ValueError, match="two functions or more, got 1"):
+        divide(one, 0.2, "group", generator=generator())
+    with pytest.raises(ValueError, match="no series holds a window of width 50"):
+        windows_of(one, 50.0)

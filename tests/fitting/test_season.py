@@ -1,0 +1,38 @@
+"""A season: found, taken out, and put back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from danp_lib import LowRankNormal, Mixture, PointSet
+from danp_lib.fitting.season import Season
+
+
+def test_harmonics_are_found_and_what_is_taken_out_is_put_back() -> None:
+    x = 1950.0 + torch.arange(500, dtype=torch.float64) / 12.0
+    angle = 2.0 * math.pi * x
+    y = 20.0 + 3.0 * angle.cos() - 0.5 * (2.0 * angle).sin()
+    season = Season.fit(x, y, 1.0)
+    torch.testing.assert_close(season.mean(x), y, rtol=0, atol=1e-6)
+    points = PointSet(x.reshape(1, -1, 1), y.reshape(1, -1, 1) + 1.0)
+    left = season.remove(points, points.x)
+    torch.testing.assert_close(left.y, torch.ones_like(left.y), rtol=0, atol=1e-6)
+    at = points.x[:, :7]
+    parts = LowRankNormal(torch.ones(1, 2, 7, 1), torch.ones(1, 2, 7, 3), torch.ones(1, 2, 7, 1))
+    mixture = Mixture(torch.zeros(1, 2), parts)
+    moved = season.add(mixture, at)
+    torch.testing.assert_close(moved.mean, points.y[:, :7], rtol=0, atol=1e-6)
+    torch.testing.assert_close(moved.variance, mixture.variance)
+    density = moved.log_prob(points.y[:, :7])
+    torch.testing.assert_close(density, mixture.log_prob(torch.ones(1, 7, 1)), rtol=1e-5, atol=0)
+
+
+def test_too_few_places_in_a_period_are_refused() -> None:
+    x = torch.arange(40, dtype=torch.float64) / 4.0
+    with pytest.raises(ValueError, match="9 different places"):
+        Season.fit(x, x, 1.0)
+    with pytest.raises(ValueError, match="period must be a finite number > 0"):
+        Season.fit(x, x, 0.0)
