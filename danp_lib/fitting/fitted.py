@@ -163,8 +163,11 @@ def load_fitted(path: str | os.PathLike[str]) -> Fitted:
     fields.pop("scaling", None)
     fields.pop("contexts", None)
     try:
+        model = load_checkpoint(path)
+        # JSON has sorted the names; the model itself comes first.
+        scores = dict(sorted(scores.items(), key=lambda item: item[0] != model.name))
         return Fitted(
-            load_checkpoint(path),
+            model,
             load_scaling(path),
             Layout() if layout is None else from_dict(Layout, layout, name="layout"),
             None if season is None else from_dict(Season, season, name="season"),

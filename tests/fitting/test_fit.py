@@ -83,6 +83,7 @@ def test_a_checkpoint_gives_back_the_model_to_the_last_bit(fitted: Any, tmp_path
         fitted.scaling,
         fitted.scores,
     )
+    assert list(again.scores) == list(fitted.scores)
     context, x = some_context()
     assert torch.equal(again.predict(context, x).mean, fitted.predict(context, x).mean)
     damaged = tmp_path / "m.safetensors"
@@ -190,3 +191,14 @@ def test_functions_that_are_too_short_are_left_out_and_counted() -> None:
         fitted = fit(short, **COLUMNS, max_context=6, num_targets=8, compare=(), **SHORT)
     functions = fitted.provenance["functions"]
     assert functions["trained_on"] + functions["held_out"] == 22
+
+
+def test_the_model_that_comes_with_the_book_is_ahead_by_more_than_the_error_bars() -> None:
+    root = Path(__file__).parents[2]
+    shipped = load_fitted(root / "checkpoints" / "records" / "danp-power.safetensors")
+    ours, *others = shipped.scores.values()
+    assert [score.behind > score.behind_ci95 for score in others] == [True, True]
+    assert 0.85 < ours.coverage_90 < 0.95
+    assert f"{ours.num_functions} days held out" in (root / "README.md").read_text("utf-8")
+    row = f"| DANP | {ours.log_likelihood:.3f} ± {ours.log_likelihood_ci95:.3f} |"
+    assert row in (root / "checkpoints" / "records" / "danp-power.md").read_text("utf-8")
