@@ -248,6 +248,7 @@ def test_noisy_data_have_a_least_variance_known_or_predicted() -> None:
     assert (noisy.predict(context, xt).variance > 0.25).all()
 
 
+@torch.no_grad()
 def test_with_noise_repeated_values_are_evidence_and_contradictory_ones_are_averaged() -> None:
     model = seeded(ConvGNP, small_config(conditioned=True, observation_noise=0.5))
     context, x = draw_set(1, 6, 0), torch.zeros(1, 1, 1, dtype=torch.float64)
