@@ -72,7 +72,7 @@ def score_used(
     """Score a DANP with its defensive component on a batch of tasks, one by one.
 
     Args:
-        model: A trained DANP; :meth:`~danp_lib.DANP.defended` gives it its weight.
+        model: A trained DANP; :meth:`~danp_lib.models.danp.DANP.defended` gives it its weight.
         task: The tasks.
         num_samples: S, the number of ancestral samples a task.
         generator: Source of randomness; each task's is spawned from it.
