@@ -67,13 +67,17 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for number, (name, score) in enumerate(scores.items()):
-        behind = f"{score.behind:.3f} ± {score.behind_ci95:.3f}" if number else ""
+        behind = _with_error(score.behind, score.behind_ci95) if number else ""
+        likelihood = _with_error(score.log_likelihood, score.log_likelihood_ci95)
         lines.append(
-            f"| {NAMES[name]} | {score.log_likelihood:.3f} ± {score.log_likelihood_ci95:.3f} | "
-            f"{behind} | {score.crps:.3g} | {100 * score.coverage_50:.0f} % | "
-            f"{100 * score.coverage_90:.0f} % |"
+            f"| {NAMES[name]} | {likelihood} | {behind} | {score.crps:.3g} | "
+            f"{100 * score.coverage_50:.0f} % | {100 * score.coverage_90:.0f} % |"
         )
     return "\n".join(lines)
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
 def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:

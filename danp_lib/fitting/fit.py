@@ -22,6 +22,7 @@ from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import (
@@ -47,6 +48,7 @@ Predict = Callable[[Task], LowRankNormal | Mixture]
 
 DEFENSIVE_WEIGHT = 0.05
 MOST_SCORED = 300
+FEW_FUNCTIONS = 50
 TASKS_PER_FUNCTION = 2
 SCORING_SAMPLES = 128
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
@@ -248,6 +250,13 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         data, x=config.x, y=config.y, group=config.group, own_start=config.own_start
     )
     seen, unseen = divide(records, config.held_out, config.division, generator=generator)
+    apart = seen if config.width is None else windows_of(seen, config.width, stride=config.width)
+    if len(apart) < FEW_FUNCTIONS:
+        message = (
+            f"only {len(apart)} functions to train on, windows that overlap counted once: a "
+            "network may memorize them, so compare with the Gaussian process."
+        )
+        warnings.warn(message, RecordsWarning, stacklevel=3)
     if config.width is not None:
         seen = windows_of(seen, config.width)
         unseen = windows_of(unseen, config.width, stride=config.width)
@@ -357,20 +366,17 @@ def _scores(
     first = next(iter(table.values()))[:, 0]
     scores = {}
     for name, rows in table.items():
-        likelihood, behind = rows[:, 0], first - rows[:, 0]
+        likelihood, likelihood_ci95 = mean_and_ci95(rows[:, 0])
+        behind, behind_ci95 = mean_and_ci95(first - rows[:, 0])
         score, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
         scores[name] = HeldOutScore(
             num_functions=len(rows),
-            log_likelihood=float(likelihood.mean()),
-            log_likelihood_ci95=_ci95(likelihood),
+            log_likelihood=likelihood,
+            log_likelihood_ci95=likelihood_ci95,
             crps=score,
             coverage_50=in_50,
             coverage_90=in_90,
-            behind=float(behind.mean()),
-            behind_ci95=_ci95(behind),
+            behind=behind,
+            behind_ci95=behind_ci95,
         )
     return scores
-
-
-def _ci95(values: Tensor) -> float:
-    return 1.96 * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -33,23 +33,23 @@ class HeldOutScore(Configuration):
     Attributes:
         num_functions: Number of functions, each with its tasks averaged.
         log_likelihood: Mean log-density per target in nats, in the units of the data.
-        log_likelihood_ci95: 1.96 standard errors of it over the functions.
+        log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
         crps: Mean CRPS, in the units of the outputs.
         coverage_50: Share of the targets in the central 50 % interval.
         coverage_90: The same of 90 %.
         behind: By how much the log-likelihood is lower than that of the model that was fitted, in
             nats per target, the mean over the same functions; 0 for that model itself.
-        behind_ci95: 1.96 standard errors of this difference.
+        behind_ci95: 1.96 standard errors of this difference, likewise.
     """
 
     num_functions: PositiveInt
     log_likelihood: float
-    log_likelihood_ci95: NonNegativeFloat
+    log_likelihood_ci95: NonNegativeFloat | None
     crps: NonNegativeFloat
     coverage_50: NonNegativeFloat
     coverage_90: NonNegativeFloat
     behind: float = 0.0
-    behind_ci95: NonNegativeFloat = 0.0
+    behind_ci95: NonNegativeFloat | None = 0.0
 
 
 @dataclass(frozen=True)

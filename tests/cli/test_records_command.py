@@ -29,7 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("records")
     random = np.random.default_rng(0)
     lines = ["station,date,level"]
-    for station in range(20):
+    for station in range(64):
         phase = random.uniform(0, 6)
         lines += [
             f"s{station},2020-01-{day + 1:02d},{np.sin(day / 3 + phase):.4f}" for day in range(20)
@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_card_says_what_it_was_trained_on(trained: Path) -> None:
     card = (trained / "m.md").read_text(encoding="utf-8")
     assert "| Records | records.csv, columns date, level, station |" in card
-    assert "| Functions | 16 to train on, 4 held out by group |" in card
+    assert "| Functions | 51 to train on, 13 held out by group |" in card
     assert "| DANP | " in card
 
 
