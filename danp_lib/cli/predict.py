@@ -192,7 +192,7 @@ def _predict_one(
     inputs = wanted.x[torch.from_numpy(wanted.of(name))].reshape(1, -1, 1)
     start = fitted.start(known, inputs)
     for rows, keep in ((given, real), (wanted, torch.from_numpy(wanted.of(name)))):
-        outside = keep & ~fitted.takes(rows.x.unsqueeze(-1), start)
+        outside = keep & ~fitted.takes(rows.x.reshape(1, -1, 1), start)[0]
         refuse(rows.cells, outside.numpy(), fitted.rule)
     scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
     if repeated := known.num_points - len(known.x.unique()):

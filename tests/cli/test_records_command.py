@@ -6,12 +6,15 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from danp_lib import PointSet, load_fitted
+from danp_lib import PointSet, fit, load_fitted
+from danp_lib.cli.evaluate import evaluate_checkpoint
 from danp_lib.cli.main import app
+from danp_lib.data.points import Task, save_tasks
 
 
 def danp(*arguments: object) -> Result:
@@ -135,3 +138,40 @@ def test_train_refuses_options_that_do_not_go_together(
     result = danp("train", "--out", "m.safetensors", *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.fixture(scope="module")
+def seasonal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ConvGNP of series with a cycle that is far larger than all else, in windows."""
+    random = np.random.default_rng(0)
+    x = np.arange(200.0)
+    y = 100.0 * np.sin(2 * np.pi * x / 10) + random.normal(size=200)
+    path = tmp_path_factory.mktemp("seasonal") / "m.safetensors"
+    fit(
+        pd.DataFrame({"x": x, "y": y}),
+        **{"width": 20.0, "period": 10.0, "model": "convgnp", "compare": ()},
+        **{"num_steps": 2, "progress": False},
+    ).save(path)
+    return path
+
+
+def test_evaluate_takes_out_the_season_and_counts_from_each_start(seasonal: Path) -> None:
+    x = torch.tensor([3.0, 5.0, 8.0, 1203.0, 1205.0, 1208.0], dtype=torch.float64).reshape(2, 3, 1)
+    points = PointSet(x, 100.0 * (2 * torch.pi * x / 10).sin())
+    first, others = slice(0, 1), slice(1, 3)
+    task = Task(*(PointSet(points.x[:, s], points.y[:, s]) for s in (first, others)))
+    save_tasks(seasonal.parent / "tasks", task, metadata={})
+    found = evaluate_checkpoint(
+        str(seasonal), str(seasonal.parent / "tasks"), estimator="model", num_samples=1, seed=0
+    )
+    fitted = load_fitted(seasonal)
+    expected = fitted.predict(task.context, task.xt).log_prob(task.yt) / 2
+    scores = [record.log_likelihood for record in found.tasks]
+    assert scores == pytest.approx(expected.tolist(), rel=1e-4)
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+
+
+def test_a_season_is_not_lost_on_a_page(seasonal: Path) -> None:
+    result = danp("export", "--web", seasonal, "--out", seasonal.parent / "page")
+    assert result.exit_code == 2
+    assert "trained without --period, got" in result.stderr
