@@ -231,6 +231,8 @@ def _train(
             raise ValueError(f"--{option} does not go with --{kind}.")
     own = {name: value for name, value in special.items() if name not in foreign}
     if data is not None:
+        if levels is not None and model != "danp":
+            raise ValueError(f"levels is for a danp: a {model} has no levels.")
         own |= {"num_steps": steps, "num_levels": levels, "model": model, "seed": seed}
         options = {name: value for name, value in own.items() if value is not None}
         made: Any = run_records(data, out, threads=threads, **options)
