@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from danp_lib._files import check_writable
-from danp_lib.cli.info import open_checkpoint
+from danp_lib.cli.info import open_fitted
 from danp_lib.cli.train import checked_device
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
@@ -55,29 +55,29 @@ def evaluate_checkpoint(
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
-    opened = open_checkpoint(checkpoint, device=device)
+    fitted = open_fitted(checkpoint, device=device)
     result = evaluate(
-        opened.model,
-        _scaled(read_tasks(tasks), Fitted(opened.model, opened.scaling), tasks).to(target),
+        fitted.model,
+        _scaled(read_tasks(tasks), fitted, tasks).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),
         progress=True,
     )
-    log_unit = math.log(opened.scaling.y_unit)
+    log_unit = math.log(fitted.scaling.y_unit)
     records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
     return Evaluation.summarize(records)
 
 
 def _scaled(task: Task, units: Fitted, name: str) -> Task:
     """Tasks in the model's units; inputs off the domain are refused in the units of the file."""
+    start = units.start(task.context, task.target.x)
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
-            real = points.x[points.mask]
-            off = real[~units.takes(real)]
+            off = points.x[points.mask & ~units.takes(points.x, start)]
             if len(off):
                 raise ValueError(f"{name}: {key} must {units.rule}, got {off[0].tolist()}.")
-    return task.map(units.scaling.apply)
+    return task.map(lambda points: units.to_model(points, start))
 
 
 def benchmark(

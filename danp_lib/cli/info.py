@@ -40,11 +40,11 @@ def open_checkpoint(checkpoint: str, *, device: str = "cpu") -> OpenCheckpoint:
     return OpenCheckpoint(path, load(checkpoint, device=device), load_scaling(path))
 
 
-def open_fitted(checkpoint: str) -> Fitted:
+def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
     """A checkpoint as a model that predicts in the units of the data."""
     path = find_checkpoint(checkpoint)
     fitted = load_fitted(path)
-    return replace(fitted, model=open_checkpoint(checkpoint).model)
+    return replace(fitted, model=open_checkpoint(checkpoint, device=device).model)
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:

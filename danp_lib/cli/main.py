@@ -231,6 +231,8 @@ def _train(
             raise ValueError(f"--{option} does not go with --{kind}.")
     own = {name: value for name, value in special.items() if name not in foreign}
     if data is not None:
+        if levels is not None and model != "danp":
+            raise ValueError(f"levels is for a danp: a {model} has no levels.")
         own |= {"num_steps": steps, "num_levels": levels, "model": model, "seed": seed}
         options = {name: value for name, value in own.items() if value is not None}
         made: Any = run_records(data, out, threads=threads, **options)
@@ -457,14 +459,19 @@ def export(
     an index.html that shows how a page of one's own has them. To put the engine together takes the
     package wasmtime.
     """
-    from danp_lib.cli.info import open_checkpoint
+    from danp_lib.cli.info import open_fitted
     from danp_lib.storage.checkpoint import read_header
+    from danp_lib.storage.pretrained import find_checkpoint
     from danp_lib.storage.web import export_page
 
-    opened = open_checkpoint(web)
-    name, prior = opened.path.stem, read_header(opened.path).task_generator
-    scaling = opened.scaling
-    for made in export_page(opened.model, name, out, task_generator=prior, scaling=scaling):
+    path, opened = find_checkpoint(web), open_fitted(web)
+    if opened.season is not None:
+        raise ValueError(
+            "a page has no season to put back: --web must be a model trained without --period, got "
+            f"{web}, of period {opened.season.period:g}."
+        )
+    prior, scaling = read_header(path).task_generator, opened.scaling
+    for made in export_page(opened.model, path.stem, out, task_generator=prior, scaling=scaling):
         print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)
 
 

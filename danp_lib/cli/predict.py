@@ -77,6 +77,8 @@ def read_rows(
     else:
         inputs, found = read_inputs(cells)
         refuse(cells, np.full(len(cells), not found), "be a date such as 1958-03-29")
+    if names is not None:
+        refuse(others[-1], names == "", "name a function in every row")
     return Rows(cells, torch.from_numpy(inputs), outputs, names)
 
 
@@ -127,7 +129,7 @@ def predict(
     layout = fitted.layout
     needed = group is not None
     x, y, group = x or layout.x, y or layout.y, group or layout.group
-    _check_columns(x, y, quantiles, samples)
+    _check_columns(x, y, group, quantiles, samples)
     given = read_rows(context, x, y, group, layout.dates, grouped=needed)
     wanted = read_rows(at, x, None, group, layout.dates)
     if not len(wanted.x):
@@ -136,6 +138,12 @@ def predict(
     if missing := int(given.y.isnan().sum()):
         print(f"danp: {context}: rows without an output are left out: {missing}.", file=sys.stderr)
     names = _names(given, wanted)
+    if given.group is not None and (new := set(names) - {None} - set(given.group.tolist())):
+        print(
+            f"danp: {at}: predicted from no point, since {context} has none of this {group}: "
+            f"{', '.join(sorted(map(str, new)))}.",
+            file=sys.stderr,
+        )
     streams = torch.Generator().manual_seed(seed)
     columns: dict[str, list[Any]] = {}
     for name in names:
@@ -158,6 +166,9 @@ def predict(
             labels = {group: [name] * len(labels[x]), **labels}
         for key, values in {**labels, **table}.items():
             columns.setdefault(key, []).extend(values)
+    if wanted.group is not None:
+        place = np.concatenate([np.flatnonzero(wanted.of(name)) for name in names])
+        columns = {k: [v[i] for i in place.argsort()] for k, v in columns.items()}
     _write(out, columns)
     return len(columns[x])
 
@@ -192,7 +203,7 @@ def _predict_one(
     inputs = wanted.x[torch.from_numpy(wanted.of(name))].reshape(1, -1, 1)
     start = fitted.start(known, inputs)
     for rows, keep in ((given, real), (wanted, torch.from_numpy(wanted.of(name)))):
-        outside = keep & ~fitted.takes(rows.x.unsqueeze(-1), start)
+        outside = keep & ~fitted.takes(rows.x.reshape(1, -1, 1), start)[0]
         refuse(rows.cells, outside.numpy(), fitted.rule)
     scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
     if repeated := known.num_points - len(known.x.unique()):
@@ -232,15 +243,23 @@ def _draw(
     return drawn if fitted.season is None else drawn + fitted.season.mean(x)
 
 
-def _check_columns(x: str, y: str, quantiles: Sequence[float], samples: int) -> None:
+def _check_columns(
+    x: str, y: str, group: str | None, quantiles: Sequence[float], samples: int
+) -> None:
     """Refuse names of columns that would meet in the result."""
     if samples < 0:
         raise ValueError(f"samples must be >= 0, got {samples}.")
     if x == y:
         raise ValueError(f"x and y must name different columns, got {x!r} for both.")
+    if group in (x, y):
+        raise ValueError(f"group must name another column than x and y, got {group!r}.")
     drawn = [f"sample_{i + 1}" for i in range(samples)]
-    if x in ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn):
-        raise ValueError(f"x must not be named like a column of the result, got {x!r}.")
+    made = ("mean", "sd", *(f"q{level!r}" for level in quantiles), *drawn)
+    for name, column in (("x", x), ("group", group)):
+        if column in made:
+            raise ValueError(
+                f"{name} must not be named like a column of the result, got {column!r}."
+            )
 
 
 def _write(out: Path, columns: Mapping[str, Sequence[Any]]) -> None:

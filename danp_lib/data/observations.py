@@ -197,11 +197,22 @@ class Observations(TaskGenerator):
             yield Observations(table=table[row], order=self.order, domain=self.domain)
 
     def spacing(self) -> float:
-        """The median distance of an input from the next one of its function."""
+        """The median distance of an input from the next one of its function.
+
+        Raises:
+            ValueError: If no function has two different inputs.
+        """
         table = self.functions
         x = table.x[..., 0].masked_fill(~table.mask, math.inf).sort(dim=1).values
         apart = x.diff(dim=1)
-        return float(apart[apart.isfinite() & (apart > 0.0)].median())
+        apart = apart[apart.isfinite() & (apart > 0.0)]
+        if not len(apart):
+            raise ValueError(
+                "the inputs of a function must differ, in float32 and in the model's units, but "
+                "those of every one are equal; where functions lie far apart, count the inputs of "
+                "each from its own start."
+            )
+        return float(apart.median())
 
     def _draw(self, functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
         """Different real points of each function, in random order."""

@@ -53,6 +53,8 @@ TASKS_PER_FUNCTION = 2
 SCORING_SAMPLES = 128
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
+ROUNDING = 1e-12
+"""Of outputs in float64, what may be rounding."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,12 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         warnings.warn(message, RecordsWarning, stacklevel=3)
     if config.width is not None:
         seen = windows_of(seen, config.width)
-        unseen = windows_of(unseen, config.width, stride=config.width)
+        try:
+            unseen = windows_of(unseen, config.width, stride=config.width)
+        except ValueError as error:
+            raise ValueError(
+                f"in what is held out, a fraction {config.held_out}, {error}"
+            ) from None
     season = None
     if config.period is not None:
         real = seen.functions.mask
@@ -267,6 +274,8 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         season = Season.fit(x, y, config.period)
     context, targets = _sizes(seen, config.max_context, config.num_targets)
     tables = [_usable(part, season, context + targets) for part in (seen, unseen)]
+    if season is not None:
+        _check_residual(tables[0], seen, season)
     x_range = _x_range(tables) if config.width is None else (0.0, config.width)
     scaling = Scaling.fit(tables[0], x_range=x_range)
     tasks = [Observations(table=_scaled(table, scaling), order=config.tasks) for table in tables]
@@ -285,8 +294,10 @@ def _train(model: NeuralProcess, data: _Data, folder: Path | None, progress: boo
 
 def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
-    sizes = records.functions.sizes.double()
-    points = int(sizes.quantile(1.0 - _SHARE_KEPT, interpolation="lower"))
+    sizes = records.functions.sizes
+    # One point is no task.
+    sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes
+    points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
     if context is None and targets is None:
         targets = min(_MOST_TARGETS, points // 2)
     if targets is None:
@@ -316,6 +327,16 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
     if season is None:
         return kept.functions
     return season.remove(kept.functions, kept.absolute_inputs)
+
+
+def _check_residual(table: PointSet, records: Records, season: Season) -> None:
+    """Refuse outputs of which a season leaves rounding errors alone."""
+    size = records.functions.y[records.functions.mask].abs().max()
+    if not table.y[table.mask].std() > ROUNDING * size:
+        raise ValueError(
+            f"y must differ from a cycle of period {season.period}, for there to be something to "
+            "model, but nothing is left without it; leave period out."
+        )
 
 
 def _x_range(tables: Sequence[PointSet]) -> tuple[float, float]:

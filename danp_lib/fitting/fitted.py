@@ -111,9 +111,8 @@ class Fitted:
         return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
 
     def takes(self, x: Tensor, start: Tensor | float = 0.0) -> Tensor:
-        """Which inputs ``(..., 1)`` in the units of the data lie in the model's domain."""
-        offset = start.reshape(-1)[0] if isinstance(start, Tensor) else start
-        return self.model.domain.contains(self.scaling.inputs(x - offset))
+        """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""
+        return self.model.domain.contains(self.scaling.inputs(x - start))
 
     @property
     def rule(self) -> str:

@@ -121,14 +121,17 @@ def read_records(
         parts.append(PointSet(torch.from_numpy(places - start)[None, :, None], _as_outputs(means)))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
-    kind = "rows" if group is None else f"values of {group!r}"
+    order = f"values of {group!r} whose {x!r} did not increase were sorted: {unsorted}."
+    if group is None:
+        order = f"rows were sorted, since {x!r} did not increase."
+    left_out = int(missing.sum())
     for count, message in (
-        (int(missing.sum()), "rows without an output were left out: {}."),
-        (unsorted, f"{kind} whose {x!r} did not increase were sorted: {{}}."),
-        (repeated, f"rows with the {x!r} of another of the same function were averaged: {{}}."),
+        (left_out, f"rows without an output were left out: {left_out}."),
+        (unsorted, order),
+        (repeated, f"rows with the {x!r} of another of one function were averaged: {repeated}."),
     ):
         if count:
-            warnings.warn(message.format(count), RecordsWarning, stacklevel=2)
+            warnings.warn(message, RecordsWarning, stacklevel=2)
     layout = Layout(x, y, group, dates, own_start)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
@@ -166,6 +169,12 @@ def _columns(
         raise ValueError(
             f"data must be a CSV file or a pandas DataFrame, got {type(data).__name__}."
         )
+    if others:
+        unnamed = others[0].isna() | (others[0].astype(str).str.strip() == "")
+        for place in others[0].index[unnamed]:
+            raise ValueError(
+                f"the column {group!r} must name a function in every row, got nothing at {place}."
+            )
     names = others[0].to_numpy() if others else np.zeros(len(inputs), dtype=int)
     return inputs, outputs, names, dates
 

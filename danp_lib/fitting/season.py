@@ -13,6 +13,9 @@ from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
+LEAST_OF_A_CYCLE = 0.75
+"""Of a period, what inputs must span; the harmonics run wild where there are none."""
+
 
 @dataclass(frozen=True)
 class Season(Configuration):
@@ -31,10 +34,15 @@ class Season(Configuration):
         """The least-squares fit to points ``(points,)``, those to train on and no others.
 
         Raises:
-            ValueError: If the period is not positive, or the points do not tell the harmonics
-                apart, as monthly values do not for six of a year.
+            ValueError: If the period is not positive or much longer than the inputs' range, or the
+                points do not tell the harmonics apart, as monthly values do not for six of a year.
         """
         blank = cls(period, (0.0,) * (1 + 2 * num_harmonics))
+        if (span := float(x.max() - x.min())) < LEAST_OF_A_CYCLE * period:
+            raise ValueError(
+                "period must be one of which the inputs to train on span most, since nothing is "
+                f"known of the rest, got {period} for inputs that span {span:g}."
+            )
         waves = blank._waves(x)
         if int(torch.linalg.matrix_rank(waves)) < waves.shape[1]:
             raise ValueError(

@@ -6,12 +6,15 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from danp_lib import PointSet, load_fitted
+from danp_lib import PointSet, fit, load_fitted
+from danp_lib.cli.evaluate import evaluate_checkpoint
 from danp_lib.cli.main import app
+from danp_lib.data.points import Task, save_tasks
 
 
 def danp(*arguments: object) -> Result:
@@ -125,6 +128,7 @@ def test_predict_refuses_other_dates(trained: Path, content: str, message: str) 
         (("--data", "a.csv", "--recipe", "paper"), "--recipe does not go with --data."),
         (("--data", "missing.csv", "--group", "g"), "missing.csv"),
         (("--data", "a.csv", "--hold-out-by", "luck"), "hold_out_by must be"),
+        (("--data", "a.csv", "--model", "convgnp", "--levels", "2"), "levels is for a danp"),
     ],
 )
 def test_train_refuses_options_that_do_not_go_together(
@@ -135,3 +139,82 @@ def test_train_refuses_options_that_do_not_go_together(
     result = danp("train", "--out", "m.safetensors", *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_predictions_of_mixed_groups_are_in_the_order_asked(trained: Path) -> None:
+    asked = [("b", "2020-01-05"), ("a", "2020-01-06"), ("b", "2020-01-04"), ("new", "2020-01-09")]
+    context, at, out, alone = (trained / f"{n}.csv" for n in ("context", "at", "out", "alone"))
+    context.write_text("station,date,level\na,2020-01-03,0.5\nb,2020-01-03,-0.5\n")
+    at.write_text("\n".join(["station,date", *map(",".join, asked)]))
+    files = ("--context", context, "--at", at, "--num-samples", 4, "--samples", 1)
+    result = danp("predict", trained / "m.safetensors", *files, "--out", out)
+    assert result.exit_code == 0, result.output
+    rows = read(out)
+    assert [(row["station"], row["date"]) for row in rows] == asked
+    assert "predicted from no point" in result.stderr
+    assert "none of this station: new." in result.stderr
+    # Where one group comes after the other, nothing is put back.
+    at.write_text("\n".join(["station,date", *(",".join(asked[i]) for i in (0, 2, 1, 3))]))
+    result = danp("predict", trained / "m.safetensors", *files, "--out", alone)
+    assert [rows[i] for i in (0, 2, 1, 3)] == read(alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--group", "date"), "group must name another column than x and y, got 'date'."),
+        (("--group", "level"), "group must name another column than x and y, got 'level'."),
+        (("--group", "mean"), "group must not be named like a column of the result, got 'mean'."),
+        ((), "context.csv, line 3: station must name a function in every row, got ''."),
+    ],
+)
+def test_predict_refuses_groups_that_it_cannot_tell_apart(
+    trained: Path, options: tuple[str, ...], message: str
+) -> None:
+    (trained / "context.csv").write_text("station,date,level\na,2020-01-03,0\n,2020-01-04,0\n")
+    (trained / "at.csv").write_text("date\n2020-01-05\n")
+    files = [f"--{n}={trained / n}.csv" for n in ("context", "at")]
+    result = danp("predict", trained / "m.safetensors", *files, *options, "--out", trained / "o")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.fixture(scope="module")
+def seasonal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ConvGNP of series with a cycle that is far larger than all else, in windows."""
+    random = np.random.default_rng(0)
+    x = np.arange(200.0)
+    y = 100.0 * np.sin(2 * np.pi * x / 10) + random.normal(size=200)
+    path = tmp_path_factory.mktemp("seasonal") / "m.safetensors"
+    fit(
+        pd.DataFrame({"x": x, "y": y}),
+        width=20.0,
+        period=10.0,
+        model="convgnp",
+        compare=(),
+        num_steps=2,
+        progress=False,
+    ).save(path)
+    return path
+
+
+def test_evaluate_takes_out_the_season_and_counts_from_each_start(seasonal: Path) -> None:
+    x = torch.tensor([3.0, 5.0, 8.0, 1203.0, 1205.0, 1208.0], dtype=torch.float64).reshape(2, 3, 1)
+    points = PointSet(x, 100.0 * (2 * torch.pi * x / 10).sin())
+    first, others = slice(0, 1), slice(1, 3)
+    task = Task(*(PointSet(points.x[:, s], points.y[:, s]) for s in (first, others)))
+    save_tasks(seasonal.parent / "tasks", task, metadata={})
+    found = evaluate_checkpoint(
+        str(seasonal), str(seasonal.parent / "tasks"), estimator="model", num_samples=1, seed=0
+    )
+    fitted = load_fitted(seasonal)
+    expected = fitted.predict(task.context, task.xt).log_prob(task.yt) / 2
+    scores = [record.log_likelihood for record in found.tasks]
+    assert scores == pytest.approx(expected.tolist(), rel=1e-4)
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+
+
+def test_a_season_is_not_lost_on_a_page(seasonal: Path) -> None:
+    result = danp("export", "--web", seasonal, "--out", seasonal.parent / "page")
+    assert result.exit_code == 2
+    assert "trained without --period, got" in result.stderr
