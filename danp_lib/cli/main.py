@@ -460,6 +460,7 @@ def export(
     package wasmtime.
     """
     from danp_lib.cli.info import open_fitted
+    from danp_lib.models.danp import DANP
     from danp_lib.storage.checkpoint import read_header
     from danp_lib.storage.pretrained import find_checkpoint
     from danp_lib.storage.web import export_page
@@ -470,6 +471,8 @@ def export(
             "a page has no season to put back: --web must be a model trained without --period, got "
             f"{web}, of period {opened.season.period:g}."
         )
+    if not isinstance(opened.model, DANP):
+        raise ValueError(f"--web must be a danp, got {web}, a {opened.model.name}.")
     prior, scaling = read_header(path).task_generator, opened.scaling
     for made in export_page(opened.model, path.stem, out, task_generator=prior, scaling=scaling):
         print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)

@@ -847,5 +847,5 @@ def test_export_writes_a_page(checkpoints: dict[str, Path], tmp_path: Path) -> N
     assert all(name in result.stderr for name in names)
     refused = danp("export", "--web", checkpoints["convgnp"], "--out", tmp_path / "other")
     assert refused.exit_code == 2
-    assert "model must be a DANP" in refused.stderr
+    assert "must be a danp" in refused.stderr
     assert not (tmp_path / "other").exists()

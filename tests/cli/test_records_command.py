@@ -183,8 +183,8 @@ def test_predict_refuses_groups_that_it_cannot_tell_apart(
 def seasonal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ConvGNP of series with a cycle that is far larger than all else, in windows."""
     random = np.random.default_rng(0)
-    x = np.arange(200.0)
-    y = 100.0 * np.sin(2 * np.pi * x / 10) + random.normal(size=200)
+    x = np.arange(1400.0)
+    y = 100.0 * np.sin(2 * np.pi * x / 10) + random.normal(size=1400)
     path = tmp_path_factory.mktemp("seasonal") / "m.safetensors"
     fit(
         pd.DataFrame({"x": x, "y": y}),
