@@ -15,7 +15,7 @@ from danp_lib.cli.info import open_fitted
 from danp_lib.cli.train import checked_device
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
-from danp_lib.evaluation.results import KINDS, run_benchmark, save_result
+from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_result
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord, evaluate
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks
@@ -78,6 +78,20 @@ def _scaled(task: Task, units: Fitted, name: str) -> Task:
             if len(off):
                 raise ValueError(f"{name}: {key} must {units.rule}, got {off[0].tolist()}.")
     return task.map(lambda points: units.to_model(points, start))
+
+
+def parse_count(text: str) -> int | str:
+    """A number of samples, or the word for the paper's.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if text == AS_IN_PAPER:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"num-samples must be a number or {AS_IN_PAPER}, got {text!r}.") from None
 
 
 def benchmark(

@@ -311,7 +311,11 @@ def benchmark(
     out: Annotated[Path, typer.Option(help="A folder for the result.")] = Path("results"),
     estimator: Annotated[str | None, Estimator] = None,
     num_samples: Annotated[
-        int | None, typer.Option(help="Samples a task, for a DANP; 256 if left out.")
+        str | None,
+        typer.Option(
+            help="Samples a task, for a DANP; 256 if left out. For the likelihood also paper: "
+            "50,000 for small contexts and 5,000 for others."
+        ),
     ] = None,
     tasks_per_size: Annotated[
         int | None, typer.Option(help="For samples: tasks of each context size; 1 if left out.")
@@ -343,7 +347,7 @@ def benchmark(
         device=device,
         compiled=compiled,
         estimator=estimator,
-        num_samples=num_samples,
+        num_samples=None if num_samples is None else cli_evaluate.parse_count(num_samples),
         tasks_per_size=tasks_per_size,
         max_samples=max_samples,
     )

@@ -351,6 +351,9 @@ NOISY = {
 }
 """Datasets with observation noise, by name: models are trained on them, without a benchmark."""
 
+PAPER_SUFFIX = "-paper"
+"""What the names of models end in that are trained by the paper's recipe."""
+
 PRIORS: dict[str, Prior] = DATASETS | NOISY
 """All that recipes train on, by name."""
 
@@ -362,12 +365,21 @@ def dataset_name(task_generator: TaskGenerator) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The parts of a name such as ``danp-f2-square``: ``danp-f2``, and the dataset ``square``.
+    """The parts of a name: ``danp-f2`` and ``square`` of ``danp-f2-square``.
+
+    Those of ``danp-gp-paper``, by the paper's recipe, are ``danp-paper`` and ``gp``.
 
     Raises:
         ValueError: If the name does not end in that of a dataset.
     """
+    stem = name.removesuffix(PAPER_SUFFIX)
     for dataset in sorted(PRIORS, key=len, reverse=True):
-        if name.endswith(f"-{dataset}"):
-            return name.removesuffix(f"-{dataset}"), dataset
+        if stem.endswith(f"-{dataset}"):
+            return stem.removesuffix(f"-{dataset}") + name.removeprefix(stem), dataset
     raise ValueError(f"name must end in -{', -'.join(PRIORS)}, got {name!r}.")
+
+
+def join_name(model: str, dataset: str) -> str:
+    """The name of these two parts: the inverse of :func:`split_name`."""
+    stem = model.removesuffix(PAPER_SUFFIX)
+    return f"{stem}-{dataset}{model.removeprefix(stem)}"

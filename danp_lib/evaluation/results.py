@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,7 @@ from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
-from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate
+from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
@@ -43,6 +44,9 @@ NAMES = (
     *(f"{CEILING}-{dataset}" for dataset in DATASETS),
 )
 """What there are benchmark tasks for: most pretrained models, ``"ceiling-gp"`` and so on."""
+
+AS_IN_PAPER = "paper"
+"""In place of a number of samples: :func:`~danp_lib.evaluation.score.papers_samples`."""
 
 Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
@@ -206,7 +210,8 @@ def run_benchmark(
         **options: Of :func:`~danp_lib.evaluation.score.evaluate`,
             :func:`~danp_lib.evaluation.marginals.score_marginals`,
             :func:`~danp_lib.evaluation.curves.score_samples` or
-            :func:`~danp_lib.evaluation.used.score_used`, as :data:`KINDS` names them.
+            :func:`~danp_lib.evaluation.used.score_used`, as :data:`KINDS` names them. The
+            ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`.
 
     Raises:
         ValueError: If an argument is not one of its choices, or what is kept is of other weights,
@@ -220,8 +225,16 @@ def run_benchmark(
                 f"{key} = {value!r} is no option for {kind.measure}, which has "
                 f"{', '.join(kind.options)}."
             )
-    counts = (options.get(key) for key in ("num_samples", "max_samples"))
-    compiled = compiled and all(count is None or count >= CHUNK_SIZE for count in counts)
+    if options.get("num_samples") == AS_IN_PAPER:
+        if content is not Evaluation:
+            raise ValueError(
+                f"num_samples must be a number for {kind.measure}, got {AS_IN_PAPER!r}, which is "
+                "for the likelihood."
+            )
+        options["num_samples"] = partial(papers_samples, split_name(name)[1])
+    counts = [options.get(key) for key in ("num_samples", "max_samples")]
+    few = any(isinstance(count, int) and count < CHUNK_SIZE for count in counts)
+    compiled = compiled and not few
     model, origin = load_model(name, seed=seed, device=device, compiled=compiled)
     configuration = to_dict(getattr(model, "config", model))
     if content is Samples and folder is not None:

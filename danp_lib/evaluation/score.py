@@ -115,6 +115,11 @@ class Evaluation:
         return to_dict(self) | {"tasks": rows}
 
 
+def papers_samples(dataset: str, context_size: int) -> int:
+    """The number of samples that the paper draws for a task of a context size (Appendix A)."""
+    return 50_000 if context_size <= (9 if dataset == "gp" else 5) else 5_000
+
+
 def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     """The mean over tasks ``(tasks,)`` and 1.96 standard errors of it; ``None`` for one task."""
     count = len(values)
@@ -141,7 +146,7 @@ def evaluate(
     task: Task,
     *,
     estimator: Estimator = "both",
-    num_samples: int = 256,
+    num_samples: int | Callable[[int], int] = 256,
     generator: torch.Generator,
     progress: bool = False,
 ) -> Evaluation:
@@ -156,7 +161,8 @@ def evaluate(
         estimator: What a DANP's likelihood is estimated by. A ConvCNP, a ConvGNP and an oracle are
             exact, and an AR ConvCNP is rolled out, whatever is asked for; ``"autoregressive"``
             rolls out the other models too, oracles excepted.
-        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
+        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target. It may
+            depend on the size of the context, see :func:`papers_samples`.
         generator: Source of randomness, on the device of model and tasks.
         progress: Show a progress bar on the standard error.
 
@@ -175,7 +181,7 @@ def evaluate_task(
     task: Task,
     *,
     estimator: Estimator,
-    num_samples: int,
+    num_samples: int | Callable[[int], int],
     generator: torch.Generator,
     chunk_size: int = CHUNK_SIZE,
 ) -> TaskRecord:
@@ -190,16 +196,16 @@ def evaluate_task(
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     task.check()
     _check_targets(task)
+    context_size = int(task.context.sizes)
     start = time.perf_counter()
     result = log_likelihood(
         model,
         task,
         estimator=estimator,
-        num_samples=num_samples,
+        num_samples=num_samples(context_size) if callable(num_samples) else num_samples,
         generator=generator,
         chunk_size=chunk_size,
     )
-    context_size = int(task.context.sizes)
     value = float(result.values) / task.target.num_points
     size = float(result.effective_sample_size)
     if not math.isfinite(value):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from danp_lib.data.generators import PAPER_SUFFIX, join_name
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import CEILING, load_result, result_name, results_folder
 from danp_lib.evaluation.score import Evaluation
@@ -57,6 +58,15 @@ FURTHER: dict[str, tuple[str, str]] = {
 }
 """The model and the estimator of each row that is shown where there is a result."""
 
+PAPERS_RECIPE: dict[str, tuple[str, str]] = {
+    "danp-paper": ("danp-paper", "model"),
+    "danp-paper (balance heuristic)": ("danp-paper", "both"),
+    "convcnp-paper": ("convcnp-paper", "exact"),
+    "convgnp-paper": ("convgnp-paper", "exact"),
+    "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
+}
+"""Those of the models by the paper's recipe; the first has the paper's estimator too."""
+
 AS_USED = "danp (as used)"
 """The row of the DANP with nothing but samples of its own, and its defensive component.
 
@@ -90,8 +100,8 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
 
     Returns:
         The numbers, ``None`` where there is none: the paper has no ceiling, and a model without a
-        result has no score of ours. Rows of :data:`FURTHER` and :data:`AS_USED` without a
-        result are left out.
+        result has no score of ours. Rows of :data:`FURTHER`, :data:`AS_USED` and
+        :data:`PAPERS_RECIPE` without a result are left out.
 
     Raises:
         ValueError: If a file is not a result, one of something else than its name says, or one of
@@ -100,14 +110,20 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     folder = results_folder() if folder is None else Path(folder)
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for dataset in PAPER:
-        first, *others = (
+        first, *others, last = (
             (label, _row(folder, dataset, label, label, estimator))
             for label, estimator in ESTIMATOR_OF.items()
         )
-        further = ((label, _row(folder, dataset, label, *of)) for label, of in FURTHER.items())
-        rows_of_danps = (*further, (AS_USED, _used_row(folder, dataset)))
-        shown = ((label, row) for label, row in rows_of_danps if row["ours"] is not None)
-        rows[dataset] = dict([first, *shown, *others])
+        further, papers = (
+            [(label, _row(folder, dataset, label, *of)) for label, of in chosen.items()]
+            for chosen in (FURTHER, PAPERS_RECIPE)
+        )
+        further.append((AS_USED, _used_row(folder, dataset)))
+        shown, imitated = (
+            [(label, row) for label, row in part if row["ours"] is not None]
+            for part in (further, papers)
+        )
+        rows[dataset] = dict([first, *shown, *others, *imitated, last])
     return rows
 
 
@@ -115,10 +131,10 @@ def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> 
     row: dict[str, Any] = dict.fromkeys(
         ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
     )
-    published = PAPER[dataset].get("danp" if label == PAPERS_ESTIMATOR else label)
+    published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
     if published is not None:
         row["paper"], row["paper_ci95"] = published
-    name = f"{model}-{dataset}"
+    name = join_name(model, dataset)
     path, weights = folder / result_name(name, estimator), None
     if path.is_file():
         result = load_result(path, Evaluation)
@@ -127,7 +143,7 @@ def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> 
         weights = result.origin.weights
     # They depend on the model alone, so that one of its rows is enough.
     path = folder / result_name(name, "marginals")
-    if path.is_file() and label != PAPERS_ESTIMATOR:
+    if path.is_file() and label == model:
         marginals = load_result(path, Marginals)
         if row["ours"] is None:
             weights = marginals.origin.weights

@@ -60,8 +60,9 @@ MODELS = {
     "convcnp": ("ConvCNP", GREEN, "^", ":"),
     "convgnp": ("ConvGNP", BLUE, "v", "-."),
     "ar-convcnp": ("AR ConvCNP", PURPLE, "o", "--"),
+    "danp-paper": ("DANP (paper's recipe)", ORANGE, "d", ":"),
 }
-"""Label, color, marker and dashes of the models that the paper compares, by name."""
+"""Label, color, marker and dashes of models, by name."""
 
 
 def model_style(name: str, position: int) -> tuple[str, str, str, str]:

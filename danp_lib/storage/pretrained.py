@@ -10,7 +10,7 @@ import torch
 
 from danp_lib._config import from_dict
 from danp_lib._files import data_folders
-from danp_lib.data.generators import DATASETS
+from danp_lib.data.generators import DATASETS, PAPER_SUFFIX
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
@@ -47,10 +47,15 @@ PRETRAINED |= {
         ("danp", "sawtooth-noisy"),
     )
 }
+PRETRAINED |= {
+    f"{variant}-{dataset}{PAPER_SUFFIX}": f"{_VARIANTS[variant]} --dataset {dataset} --recipe paper"
+    for variant, dataset in (("danp", "sawtooth"),)
+}
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
-from ``danp-*`` in the seed alone, which shows how much of a score is chance.
+from ``danp-*`` in the seed alone, which shows how much of a score is chance. What ends in
+``-paper`` has the paper's architecture and training, from 512,000 steps.
 """
 
 

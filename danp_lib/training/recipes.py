@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib.data.generators import PRIORS, TaskGenerator
+from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
@@ -80,7 +80,8 @@ class Recipe:
     def checkpoint_name(self) -> str:
         """The model's name among the pretrained ones, as in ``danp-f2-sawtooth``."""
         part = "" if self.num_levels is None else f"f{self.num_levels}-"
-        return f"{self.model}-{part}{self.dataset}"
+        suffix = PAPER_SUFFIX if self.name == "paper" else ""
+        return f"{self.model}-{part}{self.dataset}{suffix}"
 
     def build_model(self) -> NeuralProcess:
         """A model with fresh weights, the same ones every time."""

@@ -151,6 +151,11 @@ def test_help_explains_and_gives_an_example(command: str) -> None:
         (["benchmark", "danp-gp", "--measure", "speed"], "measure .*'speed'"),
         (["benchmark", "danp-gp", "--measure", "samples", "--num-samples", "4"], "num_samples = 4"),
         (["benchmark", "danp-gp", "--device", "tpu"], "device .*'tpu'"),
+        (["benchmark", "danp-gp", "--num-samples", "all"], "num-samples .*'all'"),
+        (
+            ["benchmark", "danp-gp", "--measure", "marginals", "--num-samples", "paper"],
+            "num_samples .*'paper'",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], message: str) -> None:

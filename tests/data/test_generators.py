@@ -17,6 +17,7 @@ from danp_lib.data.generators import (
     Sawtooth,
     SquareWave,
     dataset_name,
+    join_name,
     split_name,
 )
 
@@ -346,6 +347,9 @@ def test_datasets_are_known_by_their_names_and_by_what_they_are() -> None:
     for name, prior in PRIORS.items():
         assert dataset_name(prior) == name
         assert split_name(f"danp-f2-{name}") == ("danp-f2", name)
+        assert split_name(f"danp-{name}-paper") == ("danp-paper", name)
+        for whole in (f"danp-f2-{name}", f"danp-{name}-paper"):
+            assert join_name(*split_name(whole)) == whole
     assert dataset_name(GaussianProcess(length_scale=0.5)) == "gp"
     for name, prior in NOISY.items():
         assert prior.noise == (0.01, 0.3)

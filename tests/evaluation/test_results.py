@@ -17,6 +17,7 @@ from danp_lib.evaluation import results as evaluation_results
 from danp_lib.evaluation.curves import SampleCurve, Samples, sample_curves
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.results import (
+    AS_IN_PAPER,
     KINDS,
     Origin,
     Result,
@@ -249,3 +250,14 @@ def test_results_say_compiled_only_of_samples_by_a_compiled_network(
         assert result.origin.compiled == expected
         assert len(compiled) == expected
         compiled.clear()
+
+
+def test_the_papers_numbers_of_samples_are_those_of_the_dataset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    kind = replace(KINDS[Evaluation], score=lambda *_, num_samples, **__: seen.append(num_samples))
+    monkeypatch.setitem(KINDS, Evaluation, kind)
+    run_benchmark("ceiling-gp", Evaluation, num_samples=AS_IN_PAPER)
+    run_benchmark("ceiling-sawtooth", Evaluation, num_samples=AS_IN_PAPER)
+    assert [drawn(7) for drawn in seen] == [50_000, 5_000]

@@ -17,7 +17,13 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
+from danp_lib.evaluation.score import (
+    Evaluation,
+    TaskRecord,
+    evaluate,
+    evaluate_task,
+    papers_samples,
+)
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
@@ -118,6 +124,24 @@ def test_a_danp_is_estimated_task_by_task(tasks: Task, estimator: Any) -> None:
         assert replace(again, seconds=record.seconds) == record
     assert (result.estimator, result.num_samples) == (estimator, 6)
     assert result.forward_passes == 4 * (1 + 6)
+
+
+def test_the_number_of_samples_may_depend_on_the_context(tasks: Task) -> None:
+    model = build_danp()
+    found = evaluate(
+        model, tasks, estimator="model", num_samples=lambda size: 3 + size, generator=seeded(1)
+    )
+    assert [task.num_samples for task in found.tasks] == [3, 8, 13, 18]
+    alone = log_likelihood(
+        model, tasks[2], estimator="model", num_samples=13, generator=spawn(seeded(1), 4)[2]
+    )
+    assert found.tasks[2].log_likelihood == pytest.approx(float(alone.values) / 10, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dataset", "last"), [("sawtooth", 5), ("square", 5), ("gp", 9)])
+def test_the_papers_numbers_of_samples(dataset: str, last: int) -> None:
+    assert {papers_samples(dataset, size) for size in range(last + 1)} == {50_000}
+    assert {papers_samples(dataset, size) for size in range(last + 1, 31)} == {5_000}
 
 
 def test_a_danp_without_levels_is_exact(tasks: Task) -> None:

@@ -113,6 +113,21 @@ def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> N
     assert list(found["square"]) == MODELS
 
 
+def test_models_by_the_papers_recipe_have_rows_before_the_ceiling(tmp_path: Path) -> None:
+    for estimator in ("model", "both"):
+        save(tmp_path, "danp-gp-paper", replace(RECORD, estimator=estimator))
+    save(tmp_path, "convgnp-gp-paper", replace(RECORD, estimator="exact", num_samples=1))
+    save_marginal(tmp_path, "danp-gp-paper")
+    rows = table(tmp_path)["gp"]
+    balanced = "danp-paper (balance heuristic)"
+    assert list(rows) == [*MODELS[:-1], "danp-paper", balanced, "convgnp-paper", MODELS[-1]]
+    assert [rows[name]["estimator"] for name in ("danp-paper", balanced)] == ["model", "both"]
+    for name in ("danp-paper", balanced, "convgnp-paper"):
+        assert rows[name]["paper"] == PAPER["gp"][name.partition("-")[0]][0]
+        assert rows[name]["ours"] == pytest.approx(math.exp(-1))
+    assert (rows["danp-paper"]["crps"], rows[balanced]["crps"]) == (0.5, None)
+
+
 def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     record = replace(RECORD, estimator="model", num_samples=256, effective_sample_size=None)
     marginal = MarginalRecord(3, 0.25, 0.5, 0.75, 1.0)

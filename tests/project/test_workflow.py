@@ -14,7 +14,7 @@ from workflow_runs import CONFIG, ROOT, WORKFLOW, count, jobs_of, plan, snakemak
 
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import Marginals
-from danp_lib.evaluation.results import load_result
+from danp_lib.evaluation.results import AS_IN_PAPER, load_result
 from danp_lib.evaluation.score import Evaluation
 from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
@@ -24,8 +24,8 @@ SHIPPED = [name for name in PRETRAINED if (ROOT / "checkpoints" / f"{name}.json"
 SCORED = [name for name in PRETRAINED if split_name(name)[1] in DATASETS]
 EVERYTHING = {
     "train": len(PRETRAINED),
-    # The DANPs by the paper's estimator too, and the ceilings.
-    "evaluate": len(SCORED) + 2 * len(DATASETS),
+    "evaluate": sum(len(CONFIG["estimators"][split_name(name)[0]]) for name in SCORED)
+    + len(DATASETS),  # the ceilings
     "marginals": len(SCORED) + len(DATASETS),
     "used": len(DATASETS),
     "samples": 1,
@@ -63,7 +63,8 @@ def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
         for estimator, num_samples in estimators.items():
             path = ROOT / "results" / f"{name}-{estimator}.json"
             if path.is_file():
-                assert load_result(path, Evaluation).content.num_samples == num_samples
+                drawn = load_result(path, Evaluation).content.num_samples
+                assert drawn == (50_000 if num_samples == AS_IN_PAPER else num_samples)
         path = ROOT / "results" / f"{name}-marginals.json"
         if path.is_file():
             sampled = name.startswith("danp-")
@@ -118,7 +119,7 @@ def test_the_slurm_profile_asks_for_one_core_and_enough_time(tmp_path: Path) -> 
     assert count(jobs_of(said)) == EVERYTHING
     blocks = re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", said, re.MULTILINE)
     assert len(blocks) == sum(EVERYTHING.values()) + 1
-    minutes = {"train": 120, "samples": 240}
+    minutes = {"train": 600, "evaluate": 240, "samples": 240}
     for rule, block in blocks:
         assert "threads:" not in block  # one
         assert "mem_mb=4000" in block

@@ -20,12 +20,12 @@ from danp_lib.storage.origin import sha256
 from danp_lib.storage.tasks import benchmark_tasks
 
 MINIATURE: dict[str, Any] = {
-    "recipe": "fast",
     "device": "cpu",
     "models": {
         "danp-sawtooth": "--model danp --steps 2",
         "ar-convcnp-sawtooth": "--model ar-convcnp --steps 1",
     },
+    "papers_recipe": [],
     "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
     "compiled": None,
     "marginals": "--num-samples 4",
