@@ -352,5 +352,5 @@ def test_datasets_are_known_by_their_names_and_by_what_they_are() -> None:
             assert join_name(*split_name(whole)) == whole
     assert dataset_name(GaussianProcess(length_scale=0.5)) == "gp"
     for name, prior in NOISY.items():
-        assert prior.noise == (0.01, 0.3)
+        assert prior.noise == (0.003, 1.0)
         assert type(prior) is type(DATASETS[name.removesuffix("-noisy")])

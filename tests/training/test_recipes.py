@@ -120,7 +120,7 @@ def test_noisy_data_have_the_levels_of_their_functions_and_a_least_noise(dataset
     base = replace(noisy.model_config.base, observation_noise=0.0)
     assert noisy.model_config.base.observation_noise == 0.01
     assert replace(noisy.model_config, base=base) == clean.model_config
-    assert noisy.task_generator == replace(clean.task_generator, noise=(0.01, 0.3))
+    assert noisy.task_generator == replace(clean.task_generator, noise=(0.003, 1.0))
     assert noisy.training == clean.training
     fewer = recipe("fast", model="danp", dataset=dataset, num_levels=1).model_config
     assert isinstance(fewer, DANPConfig)
