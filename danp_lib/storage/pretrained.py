@@ -10,7 +10,7 @@ import torch
 
 from danp_lib._config import from_dict
 from danp_lib._files import data_folders
-from danp_lib.data.generators import DATASETS, PAPER_SUFFIX
+from danp_lib.data.generators import DATASETS, PAPER_SUFFIX, PRIORS, join_name
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
@@ -33,23 +33,20 @@ _ABSENT = {
     ("danp-seed1", "square-released"),
 }
 
+_NOISY = (("danp", "gp-noisy"), ("convgnp", "gp-noisy"), ("danp", "sawtooth-noisy"))
+
+_PAPERS_RECIPE = (("danp", "sawtooth"),)
+
 PRETRAINED = {
     f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
     for variant, options in _VARIANTS.items()
-    for dataset in DATASETS
-    if (variant, dataset) not in _ABSENT
+    for dataset in PRIORS
+    if (variant, dataset) not in _ABSENT and (dataset in DATASETS or (variant, dataset) in _NOISY)
 }
 PRETRAINED |= {
-    f"{variant}-{dataset}": f"{_VARIANTS[variant]} --dataset {dataset} --recipe fast --steps 6000"
-    for variant, dataset in (
-        ("danp", "gp-noisy"),
-        ("convgnp", "gp-noisy"),
-        ("danp", "sawtooth-noisy"),
-    )
-}
-PRETRAINED |= {
-    f"{variant}-{dataset}{PAPER_SUFFIX}": f"{_VARIANTS[variant]} --dataset {dataset} --recipe paper"
-    for variant, dataset in (("danp", "sawtooth"),)
+    join_name(f"{variant}{PAPER_SUFFIX}", dataset): f"{_VARIANTS[variant]} --dataset {dataset} "
+    "--recipe paper"
+    for variant, dataset in _PAPERS_RECIPE
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
