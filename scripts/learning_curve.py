@@ -1,10 +1,12 @@
-"""Score the snapshots of a run on validation tasks, and add them to its curve.
+"""Score the snapshots of a run on validation tasks, and store its learning curve.
 
-    python scripts/learning_curve.py RUN
+    python scripts/learning_curve.py RUN CHECKPOINT
 
-RUN is a folder that ``danp train --snapshots`` has left. Its ``step-*.safetensors`` are scored on
-62 tasks drawn with a seed of their own, two of each context size from 0 to 30; none of them is a
-benchmark task. What is scored already is left as it is. The scores go to ``RUN/curve.json``.
+RUN is a folder that ``danp train --snapshots`` has left, and CHECKPOINT the model that came of it.
+Both the ``step-*.safetensors`` in RUN and the model are scored on 62 tasks drawn with a seed of
+their own, two of each context size from 0 to 30; none of them is a benchmark task. The scores, and
+the validation log-likelihoods by level that RUN logged, go to ``results/NAME-curve.json`` in the
+current folder, by the name of the checkpoint. What is scored there already is left as it is.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from pathlib import Path
 
 import torch
 
+from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import Prior
 from danp_lib.data.points import Task
 from danp_lib.evaluation.score import evaluate
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.storage.origin import commit, hardware, sha256, versions
+from danp_lib.training.resume import LOG
 
 SEED = 90_000
 TASKS_PER_SIZE = 2
@@ -55,26 +60,40 @@ def score(path: Path) -> dict[str, float | int]:
         "average_likelihood": float(likelihood.mean()),
         "average_likelihood_ci95": 1.96 * float(likelihood.std()) / len(values) ** 0.5,
         "mean_log_likelihood": float(values.mean()),
-        "num_tasks": len(values),
-        "num_samples": NUM_SAMPLES,
-        "seed": SEED,
     }
 
 
-def main(folder: Path) -> None:
-    """Score what is new in a folder."""
-    target = folder / "curve.json"
-    curve = json.loads(target.read_text(encoding="utf-8")) if target.exists() else []
+def main(folder: Path, checkpoint: Path) -> None:
+    """Score what is new of a run."""
+    target = Path("results") / f"{checkpoint.stem}-curve.json"
+    stored = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
+    curve = stored.get("curve", [])
     known = {entry["step"] for entry in curve}
-    for path in folder.glob("step-*.safetensors"):
-        if int(path.stem.removeprefix("step-")) not in known:
+    for path in (*folder.glob("step-*.safetensors"), checkpoint):
+        if int(read_header(path).provenance["steps"]) not in known:
             entry = score(path)
             print(f"{entry['step']:>7,} steps: {entry['average_likelihood']:.2f}", flush=True)
             curve.append(entry)
-    curve.sort(key=lambda entry: entry["step"])
-    write_atomically(target, json.dumps(curve, indent=1) + "\n")
+    log = (folder / LOG).read_text(encoding="utf-8").splitlines()
+    content = {
+        "command": f"python scripts/learning_curve.py RUN {checkpoint.name}",
+        "commit": commit(),
+        "hardware": to_dict(hardware()),
+        "versions": versions(),
+        "seed": SEED,
+        "num_tasks": 31 * TASKS_PER_SIZE,
+        "num_samples": NUM_SAMPLES,
+        "weights": sha256(checkpoint),
+        "curve": sorted(curve, key=lambda entry: entry["step"]),
+        "validation": [
+            {"step": r["step"], "minutes": r["minutes"], "by_level": r["validation"]}
+            for r in map(json.loads, log)
+            if "validation" in r
+        ],
+    }
+    write_atomically(target, json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))
