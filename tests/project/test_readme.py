@@ -129,6 +129,10 @@ def test_the_results_are_those_of_the_table() -> None:
         "convgnp": "ConvGNP",
         "ar-convcnp": "AR ConvCNP",
     }
+    imitated = table()["sawtooth"]["danp-paper"]
+    assert f"scores {cell(imitated, 'ours')} on sawtooth waves" in README
+    assert (imitated["estimator"], imitated["num_samples"]) == ("model", 256)
+    assert f"the paper has {cell(imitated, 'paper')}." in README
     for dataset, rows in table().items():
         numbers = {row: rows[row]["num_samples"] for row in (AS_USED, PAPERS_ESTIMATOR, "danp")}
         assert numbers == {AS_USED: 256, PAPERS_ESTIMATOR: 256, "danp": 1024}
