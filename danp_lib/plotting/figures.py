@@ -279,7 +279,7 @@ def plot_likelihood_against_context_size(
     for number, (name, curve) in enumerate(curves.items()):
         _curve(ax, curve, *model_style(name, number))
     ax.set_ylim(bottom=0)
-    _legend_above(ax, 5)
+    _legend_above(ax, 5 if len(curves) < 5 else 3)
     return ax
 
 
