@@ -137,7 +137,15 @@ def open_context(browser: Browser, home: str, errors: list[str]) -> BrowserConte
             lambda message: errors.append(message.text) if message.type == "error" else None,
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
+        # What is still loading when a page is left is aborted, and is no fault.
+        page.on(
+            "requestfailed",
+            lambda request: (
+                errors.append(f"failed: {request.url}")
+                if request.failure != "net::ERR_ABORTED"
+                else None
+            ),
+        )
         page.on(
             "response",
             lambda response: (
