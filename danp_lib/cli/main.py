@@ -380,6 +380,7 @@ def tasks(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]
     "  danp predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3"
 )
 def predict(
+    ctx: typer.Context,
     checkpoint: Checkpoint,
     context: Annotated[
         Path,
@@ -409,21 +410,9 @@ def predict(
     Rows of the context without an output are left out; that, and a context unlike those of the
     training, is said on the standard error.
     """
-    from danp_lib.cli import predict as cli_predict
+    from danp_lib.cli.predict import predict
 
-    cli_predict.predict(
-        checkpoint,
-        context,
-        at,
-        out,
-        x=x,
-        y=y,
-        group=group,
-        num_samples=num_samples,
-        quantiles=cli_predict.parse_quantiles(quantiles),
-        samples=samples,
-        seed=seed,
-    )
+    predict(**ctx.params)
 
 
 @app.command(

@@ -16,11 +16,7 @@ Box = tuple[float, float] | tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Domain:
-    """A box that inputs lie in.
-
-    Attributes:
-        lower: The lower end in each dimension, ``dim_x`` numbers.
-        upper: The upper ends.
+    """A box that inputs lie in, by its lower and its upper end in each dimension.
 
     Raises:
         ValueError: If a lower end is not below its upper one, or one is not finite.
@@ -73,12 +69,7 @@ class Domain:
         return ((x >= low) & (x <= high)).all(dim=-1)
 
     def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse inputs off the domain.
-
-        Args:
-            name: What the message calls the inputs.
-            x: ``(..., dim_x)``.
-            mask: True where an input is real, ``(...)``.
+        """Refuse inputs ``(..., dim_x)`` off the domain where the mask, ``(...)``, is true.
 
         Raises:
             ValueError: If a real input is NaN or off the domain, or has another dimension.
@@ -88,9 +79,7 @@ class Domain:
                 f"{name} must have the input dimension of the domain {self}, {self.dim_x}, got "
                 f"{x.shape[-1]}."
             )
-        off = ~self.contains(x)
-        if mask is not None:
-            off &= mask
+        off = ~self.contains(x) & (True if mask is None else mask)
         if off.any():
             raise ValueError(
                 f"{name} must lie in the model's domain {self}, got {x[off][0].tolist()}; rescale "

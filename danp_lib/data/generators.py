@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -31,11 +32,7 @@ def noise_in_words(noise: float | tuple[float, float]) -> str:
 def check_sizes(
     batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
 ) -> tuple[int, int]:
-    """The range of context sizes.
-
-    Raises:
-        ValueError: If a size is negative, there is no task, or the range is not one.
-    """
+    """The range of context sizes; a ``ValueError`` if a size is negative or there is no task."""
     low, high = context_size if isinstance(context_size, tuple) else (context_size, context_size)
     if not 0 <= low <= high:
         raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
@@ -56,8 +53,7 @@ class TaskGenerator(Configuration, ABC):
         noise: Standard deviation of the observation noise, in units of y; or its range (lower,
             upper), where each task has one of its own, log-uniform. All points of a task, those of
             the pool included, are noisy observations of one function. The paper's data have none.
-        domain: The box that all inputs lie in: (lower, upper), or such a pair for each of several
-            dimensions.
+        domain: The box that all inputs lie in.
     """
 
     name: ClassVar[str]
@@ -89,12 +85,10 @@ class TaskGenerator(Configuration, ABC):
         """Add the observation noise to the points of each task, ``(batch, points, 1)``, if any."""
         if self.noise == 0.0:
             return y
-        scale: float | Tensor
-        if isinstance(self.noise, tuple):
-            low, high = self.noise
+        scale: Any = self.noise
+        if isinstance(scale, tuple):
+            low, high = scale
             scale = low * (high / low) ** _uniform(len(y), generator).to(y.dtype)
-        else:
-            scale = self.noise
         eps = torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
         return y + scale * eps
 
@@ -134,12 +128,8 @@ class Prior(TaskGenerator):
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw one function per row and evaluate it, free of noise, at all inputs of that row.
 
-        Args:
-            x: Inputs, ``(batch, points, dim_x)``.
-            generator: Source of randomness, on the device of ``x``.
-
-        Returns:
-            Outputs in float64, ``(batch, points, 1)``.
+        Takes inputs ``(batch, points, dim_x)``, on the generator's device, and returns outputs in
+        float64, ``(batch, points, 1)``.
         """
 
     def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
@@ -161,9 +151,6 @@ class Prior(TaskGenerator):
 
         The pool has ``pool_size`` further points. Functions are evaluated in float64 at the inputs
         as rounded to ``dtype``: without noise, every point lies on its own.
-
-        Raises:
-            ValueError: If a size is negative, or the range of context sizes is not one.
         """
         low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
         split = [high, num_sets * num_targets, pool_size]
@@ -185,8 +172,10 @@ class Wave(Prior):
 
     Attributes:
         frequency: The range that :math:`\omega` is uniform on.
+        evaluate: The wave at ``x``, given its parameters; all arguments broadcast.
     """
 
+    evaluate: ClassVar[Callable[..., Tensor]]
     frequency: Frequency = (1.0, 3.0)
 
     def __post_init__(self) -> None:
@@ -210,6 +199,10 @@ class Wave(Prior):
         first, last = self.phase_range(omega)
         return omega, first + (last - first) * _uniform(batch_size, generator)
 
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        """See the base class."""
+        return self.evaluate(x.double(), *self.sample_parameters(len(x), generator=generator))
+
 
 def _uniform(batch_size: int, generator: torch.Generator) -> Tensor:
     shape = (batch_size, 1, 1)
@@ -220,11 +213,8 @@ def _uniform(batch_size: int, generator: torch.Generator) -> Tensor:
 class Sawtooth(Wave):
     r"""Sawtooth waves :math:`f(x) = [\omega(dx - \phi)] \bmod 1`, with values in [0, 1).
 
-    :math:`\omega \sim U(2, 4)`, :math:`d = \pm 1` with equal probability, and
+    :math:`\omega \sim U(2, 4)` periods per unit of x, :math:`d = \pm 1` with equal probability, and
     :math:`\phi \sim U(1/\omega, 1)`.
-
-    Attributes:
-        frequency: The range of :math:`\omega`, in periods per unit of x.
     """
 
     name: ClassVar[str] = "sawtooth"
@@ -244,19 +234,12 @@ class Sawtooth(Wave):
         """The wave at ``x``; all arguments broadcast."""
         return torch.remainder(omega * (d * x - phi), 1.0)
 
-    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """See the base class."""
-        return self.evaluate(x.double(), *self.sample_parameters(len(x), generator=generator))
-
 
 @dataclass(frozen=True)
 class SquareWave(Wave):
     r"""Square waves, 1 where :math:`\lfloor \omega x - \phi \rfloor` is even and 0 elsewhere.
 
-    :math:`\omega \sim U(1, 3)` and :math:`\phi \sim U(1/\omega, 1)`.
-
-    Attributes:
-        frequency: The range of :math:`\omega`, in half periods per unit of x.
+    :math:`\omega \sim U(1, 3)` half periods per unit of x, and :math:`\phi \sim U(1/\omega, 1)`.
     """
 
     name: ClassVar[str] = "square"
@@ -265,10 +248,6 @@ class SquareWave(Wave):
     def evaluate(x: Tensor, omega: Tensor, phi: Tensor) -> Tensor:
         """The wave at ``x``; all arguments broadcast."""
         return (torch.remainder(torch.floor(omega * x - phi), 2.0) == 0.0).to(x.dtype)
-
-    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """See the base class."""
-        return self.evaluate(x.double(), *self.sample_parameters(len(x), generator=generator))
 
 
 @dataclass(frozen=True)
@@ -337,12 +316,7 @@ GENERATORS: dict[str, type[Prior]] = {
 }
 """The classes of priors, by the names that checkpoints know them by."""
 
-DATASETS: dict[str, Prior] = {
-    "sawtooth": Sawtooth(),
-    "square": SquareWave(),
-    "square-released": ReleasedSquareWave(),
-    "gp": GaussianProcess(),
-}
+DATASETS: dict[str, Prior] = {name: cls() for name, cls in GENERATORS.items()}
 """The datasets that models are trained and scored on, by name."""
 
 _TRAINING_NOISE = (0.003, 1.0)
@@ -371,9 +345,7 @@ def dataset_name(task_generator: TaskGenerator) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The parts of a name: ``danp-f2`` and ``square`` of ``danp-f2-square``.
-
-    Those of ``danp-gp-paper``, by the paper's recipe, are ``danp-paper`` and ``gp``.
+    """The parts of a name: of ``danp-f2-square-paper`` they are ``danp-f2-paper`` and ``square``.
 
     Raises:
         ValueError: If the name does not end in that of a dataset.

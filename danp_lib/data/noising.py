@@ -84,11 +84,7 @@ class NoiseSchedule(Configuration):
         return self.signal(level) * y0 + math.sqrt(self.variance(level)) * eps
 
     def log_prob(self, y: Tensor, y0: Tensor, level: int) -> Tensor:
-        """log q(y_level | y_0) of each element, in nats.
-
-        Raises:
-            ValueError: If the level is 0, where there is no density.
-        """
+        """log q(y_level | y_0) of each element, in nats; level 0 is refused."""
         if level == 0:
             raise ValueError(
                 "level must be >= 1: level 0 is the data themselves and has no density."
@@ -99,11 +95,7 @@ class NoiseSchedule(Configuration):
 
 
 def check_level(level: int, num_levels: int) -> int:
-    """A level, NumPy's integers included, as an ``int``.
-
-    Raises:
-        ValueError: If it is no integer in 0..F.
-    """
+    """A level, NumPy's integers included, as an ``int``; a ``ValueError`` if not in 0..F."""
     # A true, a float or a tensor would pass for a number and then select something else.
     if isinstance(level, bool) or not isinstance(level, Integral) or not 0 <= level <= num_levels:
         raise ValueError(f"level must be an integer in 0..{num_levels}, got {level!r}.")
@@ -163,20 +155,13 @@ class AugmentedTask:
             if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
                 raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
             rows = torch.arange(len(level), device=level.device)
-            stacked = [
-                torch.stack([getattr(s, k) for s in self.levels]) for k in ("x", "y", "mask")
-            ]
-            target = PointSet(*(part[level, rows] for part in stacked))
+            parts = zip(*(points.parts for points in self.levels), strict=True)
+            target = PointSet(*(torch.stack(part)[level, rows] for part in parts))
         return MaskedTask(self.context, mask_levels(self.levels[1:], level), target, level)
 
 
 def mask_levels(auxiliary: Sequence[PointSet], level: int | Tensor) -> tuple[PointSet, ...]:
-    """Mask out the levels that are not noisier than a level.
-
-    Args:
-        auxiliary: The levels 1 to F.
-        level: One level, or one a task, ``(batch,)``.
-    """
+    """Mask out the levels, of 1 to F, not noisier than a level, or one a task, ``(batch,)``."""
     return tuple(noisy.masked_where(level < f) for f, noisy in enumerate(auxiliary, start=1))
 
 
@@ -193,17 +178,10 @@ def sample_augmented_task(
 ) -> AugmentedTask:
     """Draw augmented tasks, each with one true function under all its sets.
 
-    Args:
-        task_generator: The prior over functions.
-        schedule: The noise.
-        batch_size: Number of tasks.
-        context_size: As in :meth:`TaskGenerator.sample_task`.
-        num_targets: Number of points of every level.
-        shared_inputs: Give all levels the inputs of the targets and noise one into the next, as in
-            the paper's Figure 1. Otherwise each level has uniform inputs of its own, at which the
-            function is noised as many times as the level says (paper, below Equation 3).
-        generator: Source of randomness; the tasks are made on its device.
-        dtype: Floating type of the tasks.
+    All levels have ``num_targets`` points. With ``shared_inputs`` these lie at the inputs of the
+    targets, each level noised into the next, as in the paper's Figure 1. Otherwise each level has
+    inputs of its own, at which the function is noised as many times as the level says (paper, below
+    Equation 3). All else is that of :meth:`TaskGenerator.sample_task`.
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1
     task = task_generator.sample_task(

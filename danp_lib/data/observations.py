@@ -31,7 +31,7 @@ def cut_windows(
 
     Args:
         series: One function, ``(1, points, 1)``; masked entries are left out.
-        width: Width of a window, in units of x.
+        width: In units of x.
         stride: Distance from one start to the next; where left out, a window starts at every point.
 
     Returns:
@@ -74,19 +74,13 @@ def cut_windows(
     places = torch.arange(int(sizes.max()))
     mask = places < sizes.unsqueeze(1)
     index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
-    relative = (x[index] - starts.unsqueeze(1)).masked_fill(~mask, 0.0)
-    values = y[index].masked_fill(~mask, 0.0)
-    return PointSet(relative.unsqueeze(-1), values.unsqueeze(-1), mask), starts
+    relative = x[index] - starts.unsqueeze(1)
+    windows = PointSet(relative.unsqueeze(-1), y[index].unsqueeze(-1), mask)
+    return windows.blanked(), starts
 
 
 def stack(tables: Sequence[PointSet]) -> PointSet:
-    """One table of the functions of several, padded to the fullest; their inputs may differ.
-
-    Args:
-        tables: Tables of one dtype and one input dimension, ``(functions, points, dim)`` each.
-
-    Returns:
-        ``(all functions, most points, dim)``, in the order given; what padding adds holds 0.
+    """One table ``(all functions, most points, dim)`` of those of several, padded with zeros.
 
     Raises:
         ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
@@ -171,15 +165,17 @@ class Observations(TaskGenerator):
                 "cut wider windows, or keep the functions that have enough of them."
             )
         device = generator.device
-        table = self._table_on(device)
+        if device not in self._tables:  # copied there once
+            self._tables[device] = self.functions.to(device)
+        table = self._tables[device]
         rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
         functions = table[rows]
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
-        drawn = self._draw(functions, high + num_targets, generator)
+        drawn = _draw(functions, high + num_targets, generator)
         if self.order == "forecast":
             drawn = _context_first(drawn, sizes, high)
         for _ in range(num_sets - 1):
-            drawn = drawn.concat(self._draw(functions, num_targets, generator))
+            drawn = drawn.concat(_draw(functions, num_targets, generator))
         x, y = drawn.x.to(dtype), self.observe(drawn.y, generator=generator).to(dtype)
         mask = torch.arange(high, device=device) < sizes
         context = PointSet(x[:, :high], y[:, :high], mask)
@@ -214,28 +210,19 @@ class Observations(TaskGenerator):
             )
         return float(apart.median())
 
-    def _draw(self, functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
-        """Different real points of each function, in random order."""
-        keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
-        order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
-        rows = torch.arange(len(order), device=order.device).unsqueeze(1)
-        return PointSet(functions.x[rows, order], functions.y[rows, order])
 
-    def _table_on(self, device: torch.device) -> PointSet:
-        """The table on a device, copied there once."""
-        tables: dict[torch.device, PointSet] = self._tables
-        if device not in tables:
-            tables[device] = next(iter(tables.values())).to(device)
-        return tables[device]
+def _draw(functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
+    """Different real points of each function, in random order."""
+    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
+    order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
+    rows = torch.arange(len(order), device=order.device).unsqueeze(1)
+    return PointSet(functions.x[rows, order], functions.y[rows, order])
 
 
 def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
-    """Of each function as many points as its task takes, those of the context before the others.
+    """The first points of each function in order of x: ``sizes`` of a context, then targets.
 
-    Args:
-        points: ``(batch, high + targets, 1)``, in random order.
-        sizes: Context points of each task, ``(batch, 1)``.
-        high: Places of the context; those beyond its size hold points that are not used.
+    Of the ``high`` places of the context, those beyond its size hold points that are not used.
     """
     places = torch.arange(points.num_points, device=sizes.device)
     taken = places < sizes + points.num_points - high

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from danp_lib._files import with_sorted_header, write_atomically
@@ -43,8 +42,7 @@ class PointSet:
             raise ValueError(f"x must have shape (batch, points, dim), got {tuple(self.x.shape)}.")
         size = tuple(self.x.shape[:2])
         if self.mask is None:
-            ones = torch.ones(size, dtype=torch.bool, device=self.x.device)
-            object.__setattr__(self, "mask", ones)
+            object.__setattr__(self, "mask", self.x.new_ones(size, dtype=torch.bool))
         if tuple(self.y.shape) != (*size, 1):
             raise ValueError(
                 f"y must have shape {(*size, 1)} to go with x of shape {tuple(self.x.shape)}, "
@@ -70,10 +68,8 @@ class PointSet:
         device: torch.device | str = "cpu",
     ) -> PointSet:
         """A batch of sets that hold no point at all."""
-        return cls(
-            torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device),
-            torch.zeros(batch_size, 0, 1, dtype=dtype, device=device),
-        )
+        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device)
+        return cls(x, x.new_zeros(batch_size, 0, 1))
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,31 +112,24 @@ class PointSet:
         return PointSet(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def compact(self) -> PointSet:
-        """Drop the padding of a batch of one.
-
-        Raises:
-            ValueError: If the batch holds more than one set, whose sizes may differ.
-        """
+        """Drop the padding of a batch of one; any other is refused with a ``ValueError``."""
         if self.batch_size != 1:
             raise ValueError(f"compact() takes a batch of one set, got {self.batch_size}.")
         keep = self.mask[0]
         return PointSet(self.x[:, keep], self.y[:, keep])
 
-    def masked_where(self, keep: Tensor | bool) -> PointSet:
-        """The same sets, all of whose points are masked out where ``keep`` is false.
+    def blanked(self) -> PointSet:
+        """The same sets with zeros where no point is real."""
+        blank = ~self.mask.unsqueeze(-1)
+        return PointSet(self.x.masked_fill(blank, 0.0), self.y.masked_fill(blank, 0.0), self.mask)
 
-        Args:
-            keep: One truth value for the batch, or one a set, ``(batch,)``.
-        """
+    def masked_where(self, keep: Tensor | bool) -> PointSet:
+        """The same sets, masked out where ``keep``, one for all or ``(batch,)``, is false."""
         per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else bool(keep)
         return PointSet(self.x, self.y, self.mask & per_set)
 
     def check(self, name: str) -> None:
-        """Refuse NaN and infinite values among the real points.
-
-        Raises:
-            ValueError: If there is one; ``name`` is what the message calls this set.
-        """
+        """Refuse NaN and infinite values among the real points with a ``ValueError``."""
         for part, values in (("x", self.x), ("y", self.y)):
             bad = ~values.isfinite().all(dim=-1) & self.mask
             if bad.any():
@@ -227,8 +216,7 @@ class Task:
         for name, points in (("target", self.target), ("pool", self.pool)):
             if points is None:
                 continue
-            if not points.mask.all():
-                row, point = (~points.mask).nonzero()[0].tolist()
+            for row, point in (~points.mask).nonzero().tolist():
                 raise ValueError(
                     f"every {name} point must be real, got a masked one at [{row}, {point}]; leave "
                     "it out, and give tasks with other numbers of points in batches of their own."
@@ -236,30 +224,20 @@ class Task:
             points.check(name)
 
 
-_KEYS = {"xc", "yc", "xt", "yt", "mask_c"}
-_POOL_KEYS = {"x_pool", "y_pool"}
-
-
 def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
-    """Write a batch of tasks to one safetensors file.
+    """Write a batch of tasks to one safetensors file, whole or not at all.
 
     The keys are ``xc, yc, xt, yt`` and, where there is a pool, ``x_pool, y_pool``, each of shape
-    ``(tasks, points, 1)``, and ``mask_c`` of shape ``(tasks, points)``. Padding is written as
-    zeros, so that equal tasks give equal bytes. The file appears whole or not at all.
+    ``(tasks, points, dim)``, and ``mask_c`` of shape ``(tasks, points)``. Padding is written as
+    zeros, so that equal tasks give equal bytes.
 
     Raises:
-        ValueError: If a target or a point of the pool is masked, or a real point is NaN or
-            infinite.
+        ValueError: As :meth:`Task.check`.
     """
     task.check()
-    padding = ~task.context.mask.unsqueeze(-1)
-    tensors = {
-        "xc": task.xc.masked_fill(padding, 0.0),
-        "yc": task.yc.masked_fill(padding, 0.0),
-        "xt": task.xt,
-        "yt": task.yt,
-        "mask_c": task.context.mask,
-    }
+    context = task.context.blanked()
+    tensors = {"xc": context.x, "yc": context.y, "xt": task.xt, "yt": task.yt}
+    tensors["mask_c"] = context.mask
     if task.pool is not None:
         tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
     data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
@@ -277,11 +255,11 @@ def load_tasks(path: str | os.PathLike[str]) -> Task:
     if not path.is_file():
         raise FileNotFoundError(f"no task file at {path}.")
     try:
-        with safe_open(path, framework="pt") as stored:
-            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        tensors = load_file(path)
     except Exception as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
-    if tensors.keys() not in (_KEYS, _KEYS | _POOL_KEYS):
+    keys, pool_keys = {"xc", "yc", "xt", "yt", "mask_c"}, {"x_pool", "y_pool"}
+    if tensors.keys() not in (keys, keys | pool_keys):
         raise ValueError(
             f"{path} must hold xc, yc, xt, yt, mask_c and either both of x_pool, y_pool or none, "
             f"got {', '.join(sorted(tensors)[:9])}."

@@ -22,8 +22,7 @@ class Scaling(Configuration):
     """An affine map from the data's units to a model's, and back.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
-    part of the model: it is kept in its checkpoint, ``danp predict`` reads and writes the data's
-    units by it, and :func:`~danp_lib.storage.checkpoint.load_scaling` gives it back.
+    kept in the model's checkpoint; :func:`~danp_lib.storage.checkpoint.load_scaling` gives it back.
 
     Attributes:
         x_offset: The data's x that becomes 0; with several input dimensions, one number for each.
@@ -45,7 +44,7 @@ class Scaling(Configuration):
 
         Args:
             table: The functions to train on, and no others.
-            x_range: The range; from the least to the greatest x of the table where left out.
+            x_range: From the least to the greatest x of the table where left out.
             domain: The model's domain.
 
         Raises:
@@ -81,11 +80,8 @@ class Scaling(Configuration):
 
     def data_domain(self, domain: Domain) -> Domain:
         """A domain in the data's units, of the same one in the model's."""
-        lower, upper = (
-            self._data_inputs(torch.tensor(x, dtype=torch.float64))
-            for x in (domain.lower, domain.upper)
-        )
-        return Domain(tuple(lower.tolist()), tuple(upper.tolist()))
+        ends = self._data_inputs(torch.tensor([domain.lower, domain.upper], dtype=torch.float64))
+        return Domain(*map(tuple, ends.tolist()))
 
     def _data_inputs(self, x: Tensor) -> Tensor:
         return _like(self.x_offset, x) + _like(self.x_unit, x) * x.double()
@@ -97,8 +93,11 @@ class Scaling(Configuration):
 
     def invert(self, points: PointSet) -> PointSet:
         """Sets in the data's units, float64, of the same sets in the model's."""
-        y = self.y_offset + self.y_unit * points.y.double()
-        return PointSet(self._data_inputs(points.x), y, points.mask)
+        return PointSet(self._data_inputs(points.x), self.outputs(points.y), points.mask)
+
+    def outputs(self, y: Tensor) -> Tensor:
+        """The data's y, float64, of the model's."""
+        return self.y_offset + self.y_unit * y.double()
 
     def predictive(self, predictive: Predictive) -> Predictive:
         r"""A predictive of the data's y, of the same one of the model's.
@@ -106,13 +105,17 @@ class Scaling(Configuration):
         Means and standard deviations are in the data's units, and so are densities: the log-density
         of N outputs changes by :math:`-N \log u`, with u for ``y_unit``.
         """
-        if isinstance(predictive, Mixture):
-            return Mixture(predictive.logits, self.predictive(predictive.components))
-        return LowRankNormal(
-            self.y_offset + self.y_unit * predictive.loc,
-            self.y_unit * predictive.cov_factor,
-            self.y_unit**2 * predictive.cov_diag,
-        )
+        return affine(predictive, self.y_offset, self.y_unit)
+
+
+def affine(predictive: Predictive, offset: float | Tensor, unit: float = 1.0) -> Predictive:
+    """The predictive of ``offset + unit * y``; an offset may be one of each y, as its mean is."""
+    if isinstance(predictive, Mixture):
+        each = offset.unsqueeze(-3) if isinstance(offset, Tensor) else offset
+        return Mixture(predictive.logits, affine(predictive.components, each, unit))
+    return LowRankNormal(
+        offset + unit * predictive.loc, unit * predictive.cov_factor, unit**2 * predictive.cov_diag
+    )
 
 
 def _plain(values: list[float]) -> float | tuple[float, ...]:

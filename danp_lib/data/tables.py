@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
         ValueError: If the shapes do not fit, x is missing, infinite or does not increase, y is
             infinite or no number, or fewer than 2 values are there.
     """
-    inputs, outputs = _inputs(x), np.atleast_2d(_outputs(y))
+    inputs, outputs = _inputs(x), np.atleast_2d(outputs_of(y))
     if inputs.ndim != 1 or outputs.shape[1:] != inputs.shape:
         raise ValueError(
             "x must have shape (points,) and y (points,) or (functions, points), got "
@@ -89,11 +89,7 @@ def from_labelled(data: Any) -> PointSet:
         labels = labels.to_timestamp()  # the first moment of each period
     if getattr(labels, "tz", None) is not None:
         labels = labels.tz_convert(None)
-    try:
-        values = data.to_numpy(dtype="float64", na_value=math.nan)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y must hold numbers: {error}.") from error
-    return from_arrays(labels.to_numpy(), values)
+    return from_arrays(labels.to_numpy(), data)
 
 
 def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> PointSet:
@@ -110,9 +106,9 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
         ValueError: If a column is missing or a cell cannot be read, with the file and the line; and
             as :func:`from_arrays` does.
     """
-    cells, outputs = read_columns(path, (x, y))
-    values = read_numbers(outputs, missing=True)
-    inputs, _ = read_inputs(cells)
+    table = read_columns(path, (x, y))
+    values = read_numbers(table[y], missing=True)
+    inputs, _ = read_inputs(table[x])
     try:
         return from_arrays(inputs, values)
     except ValueError as error:
@@ -121,11 +117,11 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
 
 def read_columns(
     path: str | os.PathLike[str], columns: Sequence[str], *, optional: str | None = None
-) -> list[Any]:
-    """The named columns of a CSV file with a header, each a pandas Series of text.
+) -> Any:
+    """The named columns of a CSV file with a header, as text in a pandas DataFrame.
 
-    Their index holds the places of the rows, such as ``a.csv, line 3``. The file is read once. One
-    more column, the last of the list, may be missing: then ``None`` stands for it.
+    Its index holds the places of the rows, such as ``a.csv, line 3``. The file is read once. One
+    more column may be missing.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -136,7 +132,9 @@ def read_columns(
     as_text = {"header": None, "dtype": object, "keep_default_na": False, "engine": "python"}
     try:
         # Spreadsheets put a byte order mark first.
-        table = _pandas().read_csv(path, **as_text, skip_blank_lines=False, encoding="utf-8-sig")
+        table = import_pandas().read_csv(
+            path, **as_text, skip_blank_lines=False, encoding="utf-8-sig"
+        )
         if table.empty:
             raise ValueError("it is empty")
     except ValueError as error:
@@ -146,8 +144,9 @@ def read_columns(
         ) from error
     line_breaks = table.apply(lambda cells: cells.str.count("\n")).sum(axis=1).astype(int)
     table.index = [f"{path}, line {n}" for n in 1 + table.index + line_breaks.cumsum()]
-    header = [cell.strip() for cell in table.iloc[0]]
-    for column in columns:
+    header = table.columns = [cell.strip() for cell in table.iloc[0]]
+    present = [*columns, *({optional} & set(header) - set(columns))]
+    for column in present:
         if header.count(column) != 1:
             hint = " Columns must be separated by commas." if len(header) == 1 else ""
             raise ValueError(
@@ -158,16 +157,13 @@ def read_columns(
     for where, count in rows.count(axis=1).items():
         if count < len(header):
             raise ValueError(f"{where}: {len(header)} values must stand here, got {count}.")
-    present = [*columns, *([optional] if optional in header else [])]
-    found = [rows[header.index(column)].str.strip().rename(column) for column in present]
-    return found if optional is None or optional in header else [*found, None]
+    return rows[present].apply(lambda cells: cells.str.strip())
 
 
 def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
     """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is.
 
-    Raises:
-        ValueError: If a cell holds something else, with its place.
+    A cell that holds something else is refused with its place, here and in :func:`read_inputs`.
     """
     numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
     fits = cells.str.lower().isin(MISSING if missing else ()) | (np.abs(numbers) <= _LARGEST)
@@ -180,21 +176,18 @@ def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
     """The inputs in a column of :func:`read_columns`, and whether they were dates.
 
     The first tells what all must be; dates become years.
-
-    Raises:
-        ValueError: If a cell holds something else, with its place.
     """
     if cells[:1].str.fullmatch(_NUMBER).all():
         return read_numbers(cells), False
-    return _inputs(_read_dates(cells)), True
+    # pandas takes words such as "today" too.
+    dated = cells.where(cells.str.match(r"\d{4}-"))
+    dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
+    refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
+    return _inputs(dates.dt.tz_convert(None).to_numpy()), True
 
 
 def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
-    """The same of a pandas Series of numbers, dates or text.
-
-    Raises:
-        ValueError: If it holds something else, or a value is missing.
-    """
+    """The same of a pandas Series of numbers, dates or text, in which none is missing."""
     if column.isna().any():
         place = column.index[column.isna()][0]
         raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
@@ -209,24 +202,13 @@ def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
 
 
 def refuse(cells: Any, wrong: Any, rule: str) -> None:
-    """Refuse the first cell of a column of :func:`read_columns` that is wrong.
-
-    Raises:
-        ValueError: If there is one, with its place, the rule in words and its text.
-    """
+    """Refuse the first wrong cell of a column of :func:`read_columns`: its place, rule and text."""
     for where, cell in cells[wrong].items():
         raise ValueError(f"{where}: {cells.name} must {rule}, got {cell!r}.")
 
 
-def _read_dates(cells: Any) -> NDArray[np.datetime64]:
-    # pandas takes words such as "today" too.
-    dated = cells.where(cells.str.match(r"\d{4}-"))
-    dates = _pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
-    refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
-    return dates.dt.tz_convert(None).to_numpy()
-
-
-def _pandas() -> Any:
+def import_pandas() -> Any:
+    """The module; a ``ModuleNotFoundError`` that says how to install it."""
     try:
         import pandas
     except ModuleNotFoundError as error:
@@ -266,21 +248,23 @@ def _inputs(x: ArrayLike) -> NDArray[np.float64]:
     return numbers
 
 
-def _in_utc(item: date | np.datetime64) -> date | np.datetime64:
-    if isinstance(item, datetime) and item.tzinfo is not None:
-        return item.astimezone(UTC).replace(tzinfo=None)
-    return item
+def _in_utc(item: Any) -> Any:
+    return item.astimezone(UTC).replace(tzinfo=None) if getattr(item, "tzinfo", None) else item
 
 
-def _outputs(y: ArrayLike) -> NDArray[np.float64]:
-    """Outputs as numbers or NaN."""
+def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
+    """Outputs as numbers, NaN where one is missing, of pandas or of arrays, masked ones too."""
     try:
-        numbers = np.ma.filled(np.ma.asarray(y).astype(np.float64), math.nan)
-    except (TypeError, ValueError):
-        raise ValueError(f"y must hold numbers, got {np.asarray(y).dtype}.") from None
+        if hasattr(y, "index") and hasattr(y, "to_numpy"):
+            numbers = y.to_numpy(dtype=np.float64, na_value=math.nan, copy=True)
+        else:
+            numbers = np.ma.filled(np.ma.asarray(y).astype(np.float64), math.nan)
+    except (TypeError, ValueError) as error:
+        found = np.asarray(y).dtype
+        raise ValueError(f"{name} must hold numbers, got {found}: {error}.") from error
     if (bad := np.argwhere(np.isinf(numbers))).size:
         raise ValueError(
-            f"y must be finite, or NaN where it is missing, got {numbers[tuple(bad[0])]} at "
+            f"{name} must be finite, or NaN where it is missing, got {numbers[tuple(bad[0])]} at "
             f"position {bad[0].tolist()}."
         )
     return numbers

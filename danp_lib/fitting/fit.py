@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -59,15 +59,9 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class FitConfig(Configuration):
-    """What :func:`fit` is told.
+    """What :func:`fit` is told; ``x, y, group, own_start`` are those of a ``Layout``.
 
     Attributes:
-        x: The column of inputs: numbers, or dates, which become years.
-        y: The column of outputs.
-        group: The column that names the function of a row; without it all rows are one series.
-        own_start: Count the inputs of each function from its own first one, as where each has its
-            own date. Where all start at the same phase, such as midnight, leave it out: then the
-            model learns what is usual at each input.
         width: Cut every series into windows of this width, in units of x; needed for one series.
         period: Take out a cycle of this period, in units of x, and put it back when predicting.
         model: ``"danp"``, ``"convgnp"`` or ``"convcnp"``.
@@ -127,7 +121,8 @@ def fit(
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
     Outputs are scaled to unit variance and inputs to the model's domain. Each task takes one
-    function and predicts some of its points from others.
+    function and predicts some of its points from others. What is returned predicts in the units of
+    the data.
 
     Args:
         data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
@@ -135,9 +130,6 @@ def fit(
             :func:`~danp_lib.training.loop.train`.
         progress: Show a progress bar on the standard error.
         options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
-
-    Returns:
-        The model, which predicts in the units of the data.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -180,18 +172,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Data:
-    """Records, ready to train on.
-
-    Attributes:
-        config: What was asked for.
-        layout: How they are laid out.
-        season: What was taken out.
-        scaling: To the model's units, in which the tasks are.
-        max_context: The largest context.
-        num_targets: Targets of a task.
-        seen: Tasks to train on.
-        unseen: Tasks of what is held out.
-    """
+    """Records, ready to train on: tasks in the model's units, of those seen and those held out."""
 
     config: FitConfig
     layout: Layout
@@ -274,11 +255,20 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         season = Season.fit(x, y, config.period)
     context, targets = _sizes(seen, config.max_context, config.num_targets)
     tables = [_usable(part, season, context + targets) for part in (seen, unseen)]
-    if season is not None:
-        _check_residual(tables[0], seen, season)
-    x_range = _x_range(tables) if config.width is None else (0.0, config.width)
+    if season is not None and not tables[0].y[tables[0].mask].std() > ROUNDING * y.abs().max():
+        raise ValueError(
+            f"y must differ from a cycle of period {season.period}, for there to be something to "
+            "model, but nothing is left without it; leave period out."
+        )
+    if config.width is not None:
+        x_range = (0.0, config.width)
+    else:  # from the least to the largest of all, for what is held out to be in the domain
+        x = torch.cat([table.x[table.mask].flatten() for table in tables])
+        x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
-    tasks = [Observations(table=_scaled(table, scaling), order=config.tasks) for table in tables]
+    tasks = [
+        Observations(table=scaling.apply(table).blanked(), order=config.tasks) for table in tables
+    ]
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 
@@ -327,28 +317,6 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
     if season is None:
         return kept.functions
     return season.remove(kept.functions, kept.absolute_inputs)
-
-
-def _check_residual(table: PointSet, records: Records, season: Season) -> None:
-    """Refuse outputs of which a season leaves rounding errors alone."""
-    size = records.functions.y[records.functions.mask].abs().max()
-    if not table.y[table.mask].std() > ROUNDING * size:
-        raise ValueError(
-            f"y must differ from a cycle of period {season.period}, for there to be something to "
-            "model, but nothing is left without it; leave period out."
-        )
-
-
-def _x_range(tables: Sequence[PointSet]) -> tuple[float, float]:
-    """From the least to the largest input of all, for the held-out ones to be in the domain."""
-    x = torch.cat([table.x[table.mask].flatten() for table in tables])
-    return float(x.min()), float(x.max())
-
-
-def _scaled(table: PointSet, scaling: Scaling) -> PointSet:
-    """A table in the model's units; what is masked is zero."""
-    scaled, blank = scaling.apply(table), ~table.mask.unsqueeze(-1)
-    return PointSet(scaled.x.masked_fill(blank, 0.0), scaled.y.masked_fill(blank, 0.0), table.mask)
 
 
 def _predictor(model: NeuralProcess) -> Predict:

@@ -80,16 +80,13 @@ class Fitted:
         num_samples: int = 256,
         generator: torch.Generator | None = None,
     ) -> LowRankNormal | Mixture:
-        """The predictive of outputs, in the units of the data.
+        """The joint predictive of the outputs of each function, in the units of the data.
 
         Args:
             context: Observed points, ``(functions, points, 1)``; none are needed.
             x: Inputs to predict at, ``(points,)`` or ``(functions, points, 1)``.
             num_samples: Samples of the auxiliary sets that a DANP averages over.
             generator: Source of randomness; a new one of seed 0 where left out.
-
-        Returns:
-            The joint distribution of the outputs of each function.
 
         Raises:
             ValueError: If shapes do not fit, or the inputs are not those of the model.
@@ -117,26 +114,24 @@ class Fitted:
     @property
     def rule(self) -> str:
         """What inputs must do, in words and in the units of the data."""
-        domain = self.scaling.data_domain(self.model.domain)
-        if self.layout.relative:
-            return f"lie in the model's domain {domain} from the first input of their function on"
-        return f"lie in the model's domain {domain}"
+        since = " from the first input of their function on" if self.layout.relative else ""
+        return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}{since}"
 
     def to_model(self, points: PointSet, start: Tensor | float = 0.0) -> PointSet:
         """Points in the model's units, without their season."""
         if self.season is not None:
             points = self.season.remove(points, points.x)
-        blank = ~points.mask.unsqueeze(-1)
-        shifted = PointSet((points.x - start).masked_fill(blank, 0.0), points.y, points.mask)
-        scaled = self.scaling.apply(shifted)
-        return PointSet(
-            scaled.x.masked_fill(blank, 0.0), scaled.y.masked_fill(blank, 0.0), points.mask
-        )
+        return self.scaling.apply(PointSet(points.x - start, points.y, points.mask)).blanked()
 
     def to_data(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
         """A model's predictive in the units of the data, with the season at the inputs ``x``."""
         scaled = self.scaling.predictive(predictive)
         return scaled if self.season is None else self.season.add(scaled, x)
+
+    def outputs(self, y: Tensor, x: Tensor) -> Tensor:
+        """A model's outputs in the units of the data, with the season at the inputs ``x``."""
+        scaled = self.scaling.outputs(y)
+        return scaled if self.season is None else scaled + self.season.mean(x)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint that :func:`load_fitted` and ``danp predict`` read."""
@@ -157,20 +152,19 @@ def load_fitted(path: str | os.PathLike[str]) -> Fitted:
         CheckpointError: If it is not a checkpoint, or was changed.
     """
     fields = dict(read_header(path).provenance)
-    season, layout = fields.pop("season", None), fields.pop("layout", None)
-    scores = fields.pop("held_out", {})
-    fields.pop("scaling", None)
-    fields.pop("contexts", None)
+    own = {key: fields.pop(key, None) or {} for key in ("season", "layout", "held_out")}
+    for key in ("scaling", "contexts"):
+        fields.pop(key, None)
     try:
         model = load_checkpoint(path)
         # JSON has sorted the names; the model itself comes first.
-        scores = dict(sorted(scores.items(), key=lambda item: item[0] != model.name))
+        scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
         return Fitted(
             model,
             load_scaling(path),
-            Layout() if layout is None else from_dict(Layout, layout, name="layout"),
-            None if season is None else from_dict(Season, season, name="season"),
-            {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores.items()},
+            from_dict(Layout, own["layout"], name="layout"),
+            from_dict(Season, own["season"], name="season") if own["season"] else None,
+            {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores},
             fields,
         )
     except CheckpointError:

@@ -16,7 +16,13 @@ from torch import Tensor
 from danp_lib._config import Configuration, PositiveFloat
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import inputs_of, read_columns, read_inputs, read_numbers
+from danp_lib.data.tables import (
+    inputs_of,
+    outputs_of,
+    read_columns,
+    read_inputs,
+    read_numbers,
+)
 
 HoldOutBy = Literal["group", "time", "blocks"]
 
@@ -33,11 +39,13 @@ class Layout(Configuration):
     """Where a table holds its functions, and what their inputs count from.
 
     Attributes:
-        x: The column of inputs, numbers or dates.
+        x: The column of inputs: numbers, or dates, which become years.
         y: The column of outputs.
-        group: The column that names the function of a row; ``None`` for one function.
-        dates: Whether the inputs are dates; they become years.
-        own_start: Whether the inputs of each function count from its own first one.
+        group: The column that names the function of a row; without it all rows are one series.
+        dates: Whether the inputs are dates.
+        own_start: Whether the inputs of each function count from its own first one, as where each
+            has its own date. Where all start at the same phase, such as midnight, they should not:
+            then a model learns what is usual at each input.
         width: Width of the windows that long series are cut into, in units of x.
     """
 
@@ -89,12 +97,8 @@ def read_records(
     Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
     function averaged; a warning says so.
 
-    Args:
-        data: A CSV file with a header, or a pandas DataFrame.
-        x: The column of inputs: numbers, or dates, which become years.
-        y: The column of outputs.
-        group: The column that names the function of a row; all rows are one function without.
-        own_start: Count the inputs of each function from its own first one.
+    The table is a CSV file with a header or a pandas DataFrame; the options are those of
+    :class:`Layout`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -118,7 +122,8 @@ def read_records(
         means = np.bincount(index, weights=values) / counts
         start = places[0] if own_start else 0.0
         starts.append(start)
-        parts.append(PointSet(torch.from_numpy(places - start)[None, :, None], _as_outputs(means)))
+        points = torch.from_numpy(np.stack([places - start, means]))[..., None, :, None]
+        parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
     order = f"values of {group!r} whose {x!r} did not increase were sorted: {unsorted}."
@@ -136,10 +141,6 @@ def read_records(
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
 
-def _as_outputs(values: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(values)[None, :, None]
-
-
 def _columns(
     data: Any, x: str, y: str, group: str | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], bool]:
@@ -148,9 +149,9 @@ def _columns(
     if len(set(wanted)) < len(wanted):
         raise ValueError(f"x, y and group must name different columns, got {', '.join(wanted)}.")
     if isinstance(data, (str, os.PathLike)):
-        cells, values, *others = read_columns(data, wanted)
-        inputs, dates = read_inputs(cells)
-        outputs = read_numbers(values, missing=True)
+        data = read_columns(data, wanted)
+        inputs, dates = read_inputs(data[x])
+        outputs = read_numbers(data[y], missing=True)
     elif hasattr(data, "columns"):
         for column in wanted:
             if list(data.columns).count(column) != 1:
@@ -158,25 +159,19 @@ def _columns(
                     f"data must have the column {column!r} once, got {list(data.columns)}."
                 )
         inputs, dates = inputs_of(data[x], x)
-        try:
-            outputs = data[y].to_numpy(dtype="float64", na_value=np.nan)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the column {y!r} must hold numbers: {error}.") from error
-        if np.isinf(outputs).any():
-            raise ValueError(f"the column {y!r} must be finite, or NaN where it is missing.")
-        others = [data[group]] if group is not None else []
+        outputs = outputs_of(data[y], f"the column {y!r}")
     else:
         raise ValueError(
             f"data must be a CSV file or a pandas DataFrame, got {type(data).__name__}."
         )
-    if others:
-        unnamed = others[0].isna() | (others[0].astype(str).str.strip() == "")
-        for place in others[0].index[unnamed]:
-            raise ValueError(
-                f"the column {group!r} must name a function in every row, got nothing at {place}."
-            )
-    names = others[0].to_numpy() if others else np.zeros(len(inputs), dtype=int)
-    return inputs, outputs, names, dates
+    if group is None:
+        return inputs, outputs, np.zeros(len(inputs), dtype=int), dates
+    names = data[group]
+    for place in names.index[names.isna() | (names.astype(str).str.strip() == "")]:
+        raise ValueError(
+            f"the column {group!r} must name a function in every row, got nothing at {place}."
+        )
+    return inputs, outputs, names.to_numpy(), dates
 
 
 def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:
@@ -223,38 +218,35 @@ def divide(
                 "held_out by group needs two functions or more, got 1; name the column that tells "
                 "them apart as group, or cut windows of a width and hold out by time."
             )
-        count = min(max(1, round(fraction * len(records))), len(records) - 1)
-        out = torch.zeros(len(records), dtype=torch.bool)
-        out[torch.randperm(len(records), generator=generator)[:count]] = True
+        out = _some(len(records), fraction, generator)
         return records[~out], records[out]
-    kept, held_out = [], []
+    halves: tuple[list[Records], list[Records]] = ([], [])
     for row in range(len(records)):
         series = records[torch.tensor([row])]
-        count = int(series.functions.sizes)
+        points, count = series.functions, int(series.functions.sizes)
         if count < BLOCKS:
             raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {count}.")
-        place = torch.arange(series.functions.num_points)
+        place = torch.arange(points.num_points)
         if by == "time":
-            cut = round((1.0 - fraction) * count)
-            kept.append(_part(series, place < cut))
-            held_out.append(_part(series, place >= cut))
-            continue
-        out = torch.zeros(BLOCKS, dtype=torch.bool)
-        number = min(max(1, round(fraction * BLOCKS)), BLOCKS - 1)
-        out[torch.randperm(BLOCKS, generator=generator)[:number]] = True
+            out = place >= min(max(1, round((1.0 - fraction) * count)), count - 1)
+        else:
+            block = (place * BLOCKS // count).clamp(max=BLOCKS - 1)
+            out = _some(BLOCKS, fraction, generator)[block]
         # Neighbouring blocks of one kind stay together, for windows to span both.
         run = torch.cat([torch.zeros(1), (out.diff() != 0).cumsum(dim=0)])
-        block = (place * BLOCKS // count).clamp(max=BLOCKS - 1)
         for one in run.unique():
-            first = int((run == one).nonzero()[0])
-            (held_out if out[first] else kept).append(_part(series, run[block] == one))
-    return _joined(kept), _joined(held_out)
+            part = PointSet(points.x, points.y, points.mask & (run == one)).compact()
+            halves[int(out[run == one][0])].append(replace(series, functions=part))
+    kept, held_out = map(_joined, halves)
+    return kept, held_out
 
 
-def _part(series: Records, keep: Tensor) -> Records:
-    points = series.functions
-    part = PointSet(points.x, points.y, points.mask & keep).compact()
-    return replace(series, functions=part)
+def _some(count: int, fraction: float, generator: torch.Generator) -> Tensor:
+    """A random mask of so many: one at least is true, and not all are."""
+    chosen = torch.zeros(count, dtype=torch.bool)
+    number = min(max(1, round(fraction * count)), count - 1)
+    chosen[torch.randperm(count, generator=generator)[:number]] = True
+    return chosen
 
 
 def _joined(parts: Sequence[Records]) -> Records:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from danp_lib._config import Configuration, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import affine
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
@@ -62,15 +63,7 @@ class Season(Configuration):
 
     def add(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
         """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
-        if isinstance(predictive, Mixture):
-            parts = predictive.components
-            moved = LowRankNormal(
-                parts.loc + self.mean(x).unsqueeze(1), parts.cov_factor, parts.cov_diag
-            )
-            return Mixture(predictive.logits, moved)
-        return LowRankNormal(
-            predictive.loc + self.mean(x), predictive.cov_factor, predictive.cov_diag
-        )
+        return affine(predictive, self.mean(x))
 
     def _waves(self, x: Tensor) -> Tensor:
         """``(*shape, 1 + 2 K)``."""
