@@ -49,11 +49,7 @@ class Configuration:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as JSON holds it: nested objects, lists for tuples.
-
-    Args:
-        config: An instance of a frozen dataclass of plain values, tuples and such dataclasses.
-    """
+    """A configuration as JSON holds it: nested objects, lists for tuples."""
     return {field.name: _to_json(getattr(config, field.name)) for field in fields(config)}
 
 
@@ -66,10 +62,7 @@ def _to_json(value: Any) -> Any:
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
     """The configuration that :func:`to_dict` came from; a key with a default may be left out.
 
-    Args:
-        cls: The dataclass.
-        values: The parsed JSON.
-        name: What the messages call these values; the name of the class where left out.
+    The messages call the values by ``name``, or by the name of the class.
 
     Raises:
         ValueError: If a key is unknown or missing, or a value has the wrong type or is refused by
@@ -123,13 +116,8 @@ def checked(kind: Any, value: Any, name: str) -> Any:
     integer serves for a float and becomes one; true and false serve for no number. NumPy's numbers
     become Python's, lists become tuples, and objects the dataclass that is asked for.
 
-    Args:
-        kind: The type.
-        value: The value.
-        name: What the message calls it.
-
     Raises:
-        ValueError: If it has another type or is out of range.
+        ValueError: If it has another type or is out of range; ``name`` is what the message calls it.
     """
     nullable, base, origin, arguments, limits = _parts(kind)
     if value is None and nullable:
@@ -155,12 +143,9 @@ def checked(kind: Any, value: Any, name: str) -> Any:
     elif base is int:
         if fits := isinstance(value, Integral) and not isinstance(value, bool):
             value = int(value)
-    elif base is str:
-        # PyTorch's version is a subclass.
-        if fits := isinstance(value, str):
-            value = str(value)
-    elif base is bool:
-        fits = isinstance(value, bool)
+    elif base in (bool, str):
+        if fits := isinstance(value, base):
+            value = base(value)  # PyTorch's version is a subclass of str
     elif isinstance(base, type) and is_dataclass(base):
         return value if isinstance(value, base) else from_dict(base, value, name=name)
     else:

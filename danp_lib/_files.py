@@ -16,11 +16,7 @@ def data_folders(name: str, *, packaged: str | None = None) -> tuple[Path, ...]:
     """Where files of a kind may lie, first choice first.
 
     The folder of that name in the one that :data:`DATA_VARIABLE` names, if it names one; then in
-    the installed package; then beside the package, in a clone.
-
-    Args:
-        name: ``"checkpoints"``, ``"benchmark_tasks"`` or ``"results"``.
-        packaged: Its name in the package, where it is another.
+    the installed package, where its name may be another; then beside the package, in a clone.
     """
     package = Path(str(resources.files("danp_lib")))
     own = [Path(folder, name)] if (folder := os.environ.get(DATA_VARIABLE)) else []
@@ -64,12 +60,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_output(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
-    """Refuse a place for a result that cannot be written, or that is one of the files it is of.
-
-    Raises:
-        OSError: As :func:`check_writable`.
-        ValueError: If the place is a source.
-    """
+    """The same of a result; one of the files that it is of is refused with a ``ValueError``."""
     check_writable(path)
     for source in map(Path, sources):
         if Path(path).exists() and source.exists() and source.samefile(path):

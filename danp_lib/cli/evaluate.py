@@ -21,22 +21,6 @@ from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks
 
 
-def read_tasks(tasks: str) -> Task:
-    """The tasks of a file, or the benchmark's of a dataset.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file holds no tasks.
-    """
-    if tasks in DATASETS:
-        return benchmark_tasks(tasks)
-    if not Path(tasks).is_file():
-        raise FileNotFoundError(
-            f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
-        )
-    return load_tasks(tasks)
-
-
 def evaluate_checkpoint(
     checkpoint: str,
     tasks: str,
@@ -56,9 +40,14 @@ def evaluate_checkpoint(
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
     fitted = open_fitted(checkpoint, device=device)
+    if tasks not in DATASETS and not Path(tasks).is_file():
+        raise FileNotFoundError(
+            f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
+        )
+    task = benchmark_tasks(tasks) if tasks in DATASETS else load_tasks(tasks)
     result = evaluate(
         fitted.model,
-        _scaled(read_tasks(tasks), fitted, tasks).to(target),
+        _scaled(task, fitted, tasks).to(target),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
         generator=torch.Generator(device=target).manual_seed(seed),
@@ -80,24 +69,18 @@ def _scaled(task: Task, units: Fitted, name: str) -> Task:
     return task.map(lambda points: units.to_model(points, start))
 
 
-def parse_count(text: str) -> int | str:
-    """A number of samples, or the word for the paper's.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if text == AS_IN_PAPER:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"num-samples must be a number or {AS_IN_PAPER}, got {text!r}.") from None
-
-
 def benchmark(
-    name: str, measure: str, folder: Path, *, seed: int, device: str, compiled: bool, **options: Any
+    name: str,
+    measure: str,
+    out: Path,
+    *,
+    num_samples: str | None,
+    seed: int,
+    device: str,
+    compiled: bool,
+    **options: Any,
 ) -> Path:
-    """Run one measure on the benchmark, and return the file of the result.
+    """Run one measure on the benchmark, as ``danp benchmark`` says; the file of the result.
 
     Raises:
         FileNotFoundError: If the weights or the benchmark set are missing.
@@ -106,18 +89,25 @@ def benchmark(
     measures = {kind.measure: content for content, kind in KINDS.items()}
     if measure not in measures:
         raise ValueError(f"measure must be one of {', '.join(measures)}, got {measure!r}.")
-    check_writable(folder / "result.json")
+    try:
+        count = num_samples if num_samples in (None, AS_IN_PAPER) else int(num_samples)
+    except ValueError:
+        raise ValueError(
+            f"num-samples must be a number or {AS_IN_PAPER}, got {num_samples!r}."
+        ) from None
+    check_writable(out / "result.json")
+    options["num_samples"] = count
     result = run_benchmark(
         name,
         measures[measure],
         seed=seed,
         device=checked_device(device),
         compiled=compiled,
-        folder=folder,
+        folder=out,
         progress=True,
         **{key: value for key, value in options.items() if value is not None},
     )
-    return save_result(folder, result)
+    return save_result(out, result)
 
 
 def render(result: Evaluation) -> str:

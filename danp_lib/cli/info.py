@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from danp_lib._config import to_dict
 from danp_lib.data.generators import dataset_name
-from danp_lib.data.scaling import Scaling
 from danp_lib.fitting.fitted import Fitted, load_fitted
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, read_card
-from danp_lib.storage.checkpoint import load_checkpoint, load_scaling, read_header
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretrained
 from danp_lib.training.recipes import recipe
 
 
-@dataclass(frozen=True)
-class OpenCheckpoint:
-    """A checkpoint that a command works with.
-
-    Attributes:
-        path: Its file.
-        model: The model.
-        scaling: From the units of the data to the model's.
-    """
-
-    path: Path
-    model: Any
-    scaling: Scaling
-
-
-def open_checkpoint(checkpoint: str, *, device: str = "cpu") -> OpenCheckpoint:
-    """Open a checkpoint that is given by its path or by a pretrained model's name."""
-    path = find_checkpoint(checkpoint)
-    load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
-    return OpenCheckpoint(path, load(checkpoint, device=device), load_scaling(path))
-
-
 def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
-    """A checkpoint as a model that predicts in the units of the data."""
-    path = find_checkpoint(checkpoint)
-    fitted = load_fitted(path)
-    return replace(fitted, model=open_checkpoint(checkpoint, device=device).model)
+    """A checkpoint, by its path or a pretrained model's name, in the units of its data."""
+    fitted = load_fitted(find_checkpoint(checkpoint))
+    load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
+    return replace(fitted, model=load(checkpoint, device=device))
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
@@ -55,7 +31,7 @@ def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
     known = header.task_generator
     found = {
         "model": header.model,
-        "parameters": count_parameters(open_checkpoint(checkpoint).model),
+        "parameters": count_parameters(open_fitted(checkpoint).model),
         "config": to_dict(header.config),
         "dataset": generator["name"] if known is None else dataset_name(known),
         "generator": generator["config"],

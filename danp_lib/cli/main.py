@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -112,9 +111,8 @@ HoldOutBy = Annotated[
 Estimator = typer.Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 
 
-def _show(value: Any, render: Callable[[Any], str] | None = None) -> None:
-    """Print a value as lines to read, or as JSON."""
-    print(json.dumps(value, indent=2, allow_nan=False) if render is None else render(value))
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -190,70 +188,26 @@ def train(
     With --data, some functions are held out, and the model's score on them is printed beside those
     of a ConvGNP and of a Gaussian process.
     """
-    _train(**ctx.params)
-
-
-_OF_RECIPES = {
-    "recipe": "fast",
-    "max_minutes": None,
-    "device": "cpu",
-    "compile_model": None,
-    "snapshots": False,
-}
-_OF_RECORDS = {
-    **dict.fromkeys(("x", "y", "group", "width", "period", "max_context", "num_targets")),
-    **{"own_start": False, "tasks": "random", "held_out": 0.2, "hold_out_by": None},
-}
-
-
-def _train(
-    *,
-    data: Path | None,
-    dataset: str | None,
-    out: Path,
-    model: str,
-    steps: int | None,
-    seed: int,
-    levels: int | None,
-    threads: int | None,
-    **special: Any,
-) -> None:
     from danp_lib.cli.records import run_records
     from danp_lib.cli.train import run_recipe
-    from danp_lib.training.recipes import recipe as get_recipe
 
     if (data is None) == (dataset is None):
         raise ValueError("train needs --dataset, or --data and its columns, and not both.")
+    run: Any = run_recipe if data is None else run_records
     kind, foreign = ("dataset", _OF_RECORDS) if data is None else ("data", _OF_RECIPES)
-    for name, default in foreign.items():
-        if special[name] != default:
-            option = name.removesuffix("_model").replace("_", "-")
-            raise ValueError(f"--{option} does not go with --{kind}.")
-    own = {name: value for name, value in special.items() if name not in foreign}
-    if data is not None:
-        if levels is not None and model != "danp":
-            raise ValueError(f"levels is for a danp: a {model} has no levels.")
-        own |= {"num_steps": steps, "num_levels": levels, "model": model, "seed": seed}
-        options = {name: value for name, value in own.items() if value is not None}
-        made: Any = run_records(data, out, threads=threads, **options)
-    else:
-        chosen = get_recipe(
-            own.pop("recipe"),
-            model=model,
-            dataset=str(dataset),
-            num_steps=steps,
-            num_levels=levels,
-            seed=seed,
-        )
-        made = run_recipe(chosen, out, threads=threads, **own)
-    if made is None:
+    for option in ctx.command.params:
+        if option.name in foreign and ctx.params.pop(option.name) != option.get_default(ctx):
+            raise ValueError(f"{option.opts[0]} does not go with --{kind}.")
+    if not run(**ctx.params):
         print("danp: stopped; the same command goes on from here.", file=sys.stderr)
         raise typer.Exit(130)
-    path, result = made
-    if data is not None:
-        print(result)
-    else:
-        print(f"{path}: {result.steps} steps, {result.minutes} minutes", file=sys.stderr)
+
+
+_OF_RECIPES = {"dataset", "recipe", "max_minutes", "device", "compile_model", "snapshots"}
+_OF_RECORDS = {
+    *("data", "x", "y", "group", "own_start", "width", "period", "tasks", "max_context"),
+    *("num_targets", "held_out", "hold_out_by"),
+}
 
 
 @app.command(
@@ -285,10 +239,7 @@ def evaluate(
     result = evaluate_checkpoint(
         checkpoint, tasks, estimator=estimator, num_samples=num_samples, seed=seed, device=device
     )
-    if as_json:
-        _show(result.to_dict())
-    else:
-        _show(result, render)
+    print(_json(result.to_dict()) if as_json else render(result))
 
 
 @app.command(
@@ -297,6 +248,7 @@ def evaluate(
     "  danp benchmark ceiling-gp --measure marginals --out runs/results"
 )
 def benchmark(
+    ctx: typer.Context,
     name: Annotated[
         str, typer.Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
     ],
@@ -337,21 +289,9 @@ def benchmark(
     danp table and the book read these results. A run of --measure samples that was stopped goes on
     where it was when the same command is given again.
     """
-    from danp_lib.cli import evaluate as cli_evaluate
+    from danp_lib.cli.evaluate import benchmark
 
-    path = cli_evaluate.benchmark(
-        name,
-        measure,
-        out,
-        seed=seed,
-        device=device,
-        compiled=compiled,
-        estimator=estimator,
-        num_samples=None if num_samples is None else cli_evaluate.parse_count(num_samples),
-        tasks_per_size=tasks_per_size,
-        max_samples=max_samples,
-    )
-    print(path)
+    print(benchmark(**ctx.params))
 
 
 @app.command(epilog="\b\nExample:\n  danp table --json")
@@ -364,7 +304,8 @@ def table(as_json: AsJson = False) -> None:
     from danp_lib.cli.evaluate import render_table
     from danp_lib.evaluation.table import table as get_table
 
-    _show(get_table(), None if as_json else render_table)
+    rows = get_table()
+    print(_json(rows) if as_json else render_table(rows))
 
 
 @app.command(hidden=True, epilog="\b\nExample:\n  danp tasks runs/benchmark_tasks")
@@ -438,7 +379,7 @@ def info(
         if model is None or dataset is None:
             raise ValueError("info needs a checkpoint, or --model and --dataset.")
         found = describe_recipe(recipe or "fast", model=model, dataset=dataset)
-    _show(found, None if as_json else render)
+    print(_json(found) if as_json else render(found))
 
 
 @app.command(epilog="\b\nExample:\n  danp export --web danp-sawtooth --out my-page")

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from danp_lib._config import PositiveInt, checked
 from danp_lib._files import write_atomically
-from danp_lib.cli.train import output_paths
+from danp_lib.cli.train import start_run
 from danp_lib.fitting.fit import Interrupted, fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
@@ -23,41 +20,45 @@ NAMES = {"danp": "DANP", "convgnp": "ConvGNP", "convcnp": "ConvCNP", "gp": "Gaus
 
 
 def run_records(
-    data: Path, out: Path, *, threads: int | None, **options: Any
-) -> tuple[Path, str] | None:
-    """Train on the records of a CSV file, and write the checkpoint and its card.
+    *,
+    data: Path,
+    out: Path,
+    model: str,
+    steps: int | None,
+    levels: int | None,
+    threads: int | None,
+    **options: Any,
+) -> bool:
+    """Train on the records of a CSV file, as ``danp train`` says, and print the scores.
 
-    Args:
-        data: The file.
-        out: See :func:`~danp_lib.cli.train.output_paths`.
-        threads: Threads of the CPU; PyTorch's choice where left out.
-        options: Those of :func:`~danp_lib.fitting.fit.fit`.
+    The options are those of :func:`~danp_lib.fitting.fit.fit`.
 
     Returns:
-        The checkpoint and the table of its scores, or ``None`` if the run was interrupted: then the
-        same call goes on where it stopped.
+        Whether it is done. An interrupted run writes no checkpoint, and the same call goes on.
 
     Raises:
         OSError: If a file is missing or cannot be written.
         ValueError: If the file or an option is not what it must be.
     """
-    checked(PositiveInt | None, threads, "threads")
-    path, folder = output_paths(out, f"{options['model']}-{data.stem}")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if levels is not None and model != "danp":
+        raise ValueError(f"levels is for a danp: a {model} has no levels.")
+    path, folder = start_run(out, f"{model}-{data.stem}", threads)
+    options |= {"model": model, "num_steps": steps, "num_levels": levels}
+    given = {name: value for name, value in options.items() if value is not None}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RecordsWarning)
         try:
-            fitted = fit(data, folder=folder, **options)
+            fitted = fit(data, folder=folder, **given)
         except Interrupted:
-            return None
+            return False
     for warning in caught:
         if issubclass(warning.category, RecordsWarning):
             print(f"danp: {data}: {warning.message}", file=sys.stderr)
     fitted.save(path)
     table = render_scores(fitted.scores)
     write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
-    return path, table
+    print(table)
+    return True
 
 
 def render_scores(scores: Mapping[str, HeldOutScore]) -> str:

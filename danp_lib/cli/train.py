@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from danp_lib.models.convnp import NeuralProcess, count_parameters
 from danp_lib.storage.card import Card, card_paths, make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware, versions
+from danp_lib.training import recipes
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe
 from danp_lib.training.resume import LOG, STATE, Record
@@ -25,19 +27,18 @@ COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
 
 
-def output_paths(out: Path, name: str) -> tuple[Path, Path]:
-    """The checkpoint's file and the folder of its run.
+def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
+    """The checkpoint's file and the folder of its run; sets the threads of the CPU, if told.
 
-    Args:
-        out: A file that ends in ``.safetensors``, such as ``a/m.safetensors``, whose run is kept
-            beside it in ``a/m.run``; or a folder, which holds both.
-        name: Name of the checkpoint in a folder.
+    ``out`` is a file that ends in ``.safetensors``, such as ``a/m.safetensors``, whose run is kept
+    beside it in ``a/m.run``; or a folder, which holds both, the checkpoint by its name.
 
     Raises:
-        ValueError: If the folder is a file, or there is a checkpoint or a card that the run in the
-            folder has not made.
+        ValueError: If the folder is a file, there is a checkpoint or a card that the run in the
+            folder has not made, or there is no thread.
         OSError: If the file cannot be written.
     """
+    checked(PositiveInt | None, threads, "threads")
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")
     elif out.is_file():
@@ -53,55 +54,52 @@ def output_paths(out: Path, name: str) -> tuple[Path, Path]:
             f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
             "made; move it, or choose another name."
         )
+    if threads is not None:
+        torch.set_num_threads(threads)
     return path, folder
 
 
 def run_recipe(
-    recipe: Recipe,
-    out: Path,
     *,
+    model: str,
+    dataset: str,
+    recipe: str,
+    steps: int | None,
+    levels: int | None,
+    seed: int,
+    out: Path,
     max_minutes: float | None,
     threads: int | None,
     device: str,
     compile_model: bool | None,
     snapshots: bool,
-) -> tuple[Path, Card] | None:
-    """Train, or go on training, and write the checkpoint and its card.
-
-    Args:
-        recipe: What to train.
-        out: See :func:`output_paths`.
-        max_minutes: Stop after this time, with a checkpoint.
-        threads: Threads of the CPU; PyTorch's choice where left out.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and so on.
-        compile_model: Compile the step; ``None`` does where it pays.
-        snapshots: See :func:`~danp_lib.training.loop.train`.
+) -> bool:
+    """Train by a recipe, or go on, and write the checkpoint and its card, as ``danp train`` says.
 
     Returns:
-        The file and its card, or ``None`` if the run was interrupted: then no checkpoint is
-        written, and the same call goes on where it stopped.
+        Whether it is done. An interrupted run writes no checkpoint, and the same call goes on.
 
     Raises:
         ValueError: If an argument does not fit, the folder holds another run, or the loss stops
             being finite.
     """
+    chosen = recipes.recipe(
+        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
+    )
     checked(PositiveFloat | None, max_minutes, "max-minutes")
-    checked(PositiveInt | None, threads, "threads")
-    path, folder = output_paths(out, recipe.checkpoint_name)
+    path, folder = start_run(out, chosen.checkpoint_name, threads)
     target = checked_device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    model = recipe.build_model().to(target)
-    num_steps = recipe.training.num_steps
+    network = chosen.build_model().to(target)
+    num_steps = chosen.training.num_steps
     if compile_model is None:
         compile_model = num_steps >= COMPILING_PAYS_FROM and can_compile(target)
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()
     history = train(
-        model,
-        recipe.task_generator,
-        recipe.training,
+        network,
+        chosen.task_generator,
+        chosen.training,
         folder=folder,
         max_minutes=max_minutes,
         compile_model=compile_model,
@@ -109,9 +107,11 @@ def run_recipe(
     )
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
     if history[-1]["step"] < num_steps and not out_of_time:
-        return None
-    command = command_line(recipe, path, max_minutes=max_minutes, threads=threads, device=device)
-    return path, _save(recipe, model, path, history, command, made_at)
+        return False
+    command = _command_line(chosen, path, max_minutes=max_minutes, threads=threads, device=device)
+    card = _save(chosen, network, path, history, command, made_at)
+    print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
+    return True
 
 
 def _save(
@@ -150,7 +150,7 @@ def _save(
     return card
 
 
-def command_line(
+def _command_line(
     recipe: Recipe, path: Path, *, max_minutes: float | None, threads: int | None, device: str
 ) -> str:
     """The command that trains this, with the options that are not the defaults."""
@@ -171,11 +171,7 @@ def command_line(
 
 
 def checked_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        ValueError: If there is no such device here.
-    """
+    """The device of a name; a ``ValueError`` if there is none such here."""
     count = torch.cuda.device_count()
     known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
     if name not in known:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,25 +15,21 @@ MOST_FUNCTIONS = 200
 MOST_POINTS = 100
 NUM_STEPS = 60
 
-Kernel = Callable[[Tensor], Tensor]
-"""Correlation at a distance over the length scale."""
 
+def matern(smoothness: float, distance: Tensor) -> Tensor:
+    """The Matérn correlation of smoothness 1/2, 3/2, 5/2 or infinity, the squared exponential.
 
-def matern(smoothness: float) -> Kernel:
-    """The Matérn correlation of smoothness 1/2, 3/2 or 5/2, or of infinity, the squared one."""
-
-    def correlation(distance: Tensor) -> Tensor:
-        if smoothness == math.inf:
-            return torch.exp(-0.5 * distance.square())
-        scaled = math.sqrt(2.0 * smoothness) * distance
-        series = torch.ones_like(scaled)
-        if smoothness > 1.0:
-            series = series + scaled
-        if smoothness > 2.0:
-            series = series + scaled.square() / 3.0
-        return series * torch.exp(-scaled)
-
-    return correlation
+    Distances are in units of the length scale.
+    """
+    if smoothness == math.inf:
+        return torch.exp(-0.5 * distance.square())
+    scaled = math.sqrt(2.0 * smoothness) * distance
+    series = torch.ones_like(scaled)
+    if smoothness > 1.0:
+        series = series + scaled
+    if smoothness > 2.0:
+        series = series + scaled.square() / 3.0
+    return series * torch.exp(-scaled)
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class FittedGaussianProcess:
         values = values.masked_fill(~mask, 0.0)
         found = []
         for smoothness in (0.5, 1.5, 2.5, math.inf):
-            scales, likelihood = _maximize(matern(smoothness), at, values, mask)
+            likelihood, scales = _maximize(smoothness, at, values, mask)
             found.append((likelihood, smoothness, scales))
         _, smoothness, scales = max(found)
         return cls(smoothness, scales, knots, mean)
@@ -85,11 +80,11 @@ class FittedGaussianProcess:
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """The predictive of observed outputs at the targets, ``(batch, targets, 1)``."""
         amplitude, length, noise = self.scales
-        correlation = matern(self.smoothness)
         xc, xt = context.x[..., 0].double(), xt[..., 0].double()
 
         def covariance(a: Tensor, b: Tensor) -> Tensor:
-            return amplitude**2 * correlation((a[:, :, None] - b[:, None]).abs() / length)
+            distance = (a[:, :, None] - b[:, None]).abs() / length
+            return amplitude**2 * matern(self.smoothness, distance)
 
         known = _with_noise(covariance(xc, xc), noise**2, context.mask)
         cross = covariance(xt, xc) * context.mask.unsqueeze(1)
@@ -108,15 +103,15 @@ class FittedGaussianProcess:
 
 
 def _maximize(
-    correlation: Kernel, x: Tensor, y: Tensor, mask: Tensor
-) -> tuple[tuple[float, float, float], float]:
-    """Amplitude, length scale and noise of the largest marginal likelihood, and its logarithm."""
+    smoothness: float, x: Tensor, y: Tensor, mask: Tensor
+) -> tuple[float, tuple[float, float, float]]:
+    """The largest log marginal likelihood; its amplitude, length scale and noise."""
     logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
     distance = (x[:, :, None] - x[:, None]).abs()
 
     def likelihood() -> Tensor:
         amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
-        both = amplitude**2 * correlation(distance / length)
+        both = amplitude**2 * matern(smoothness, distance / length)
         root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
         white = torch.linalg.solve_triangular(root, y.unsqueeze(-1), upper=False)
         constants = 0.5 * math.log(2.0 * math.pi) * mask.sum()
@@ -134,7 +129,7 @@ def _maximize(
     with torch.no_grad():
         best = float(likelihood())
         amplitude, length, noise = logs.clamp(-5.0, 4.0).exp().tolist()
-    return (amplitude, length, noise), best
+    return best, (amplitude, length, noise)
 
 
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
