@@ -117,7 +117,7 @@ def checked(kind: Any, value: Any, name: str) -> Any:
     become Python's, lists become tuples, and objects the dataclass that is asked for.
 
     Raises:
-        ValueError: If it has another type or is out of range; ``name`` is what the message calls it.
+        ValueError: If it has another type or is out of range; the message calls it ``name``.
     """
     nullable, base, origin, arguments, limits = _parts(kind)
     if value is None and nullable:

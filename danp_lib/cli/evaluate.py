@@ -30,12 +30,7 @@ def evaluate_checkpoint(
     seed: int,
     device: str = "cpu",
 ) -> Evaluation:
-    """Evaluate a checkpoint on tasks, both in the data's units, and so is the score.
-
-    Raises:
-        FileNotFoundError: If there is no such checkpoint or task file.
-        ValueError: If an argument is not one of its choices, or a file is not what it should be.
-    """
+    """Evaluate a checkpoint on tasks, both in the data's units, and so is the score."""
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
     target = checked_device(device)
@@ -80,12 +75,7 @@ def benchmark(
     compiled: bool,
     **options: Any,
 ) -> Path:
-    """Run one measure on the benchmark, as ``danp benchmark`` says; the file of the result.
-
-    Raises:
-        FileNotFoundError: If the weights or the benchmark set are missing.
-        ValueError: If an argument is not one of its choices.
-    """
+    """Run one measure on the benchmark, as ``danp benchmark`` says; the file of the result."""
     measures = {kind.measure: content for content, kind in KINDS.items()}
     if measure not in measures:
         raise ValueError(f"measure must be one of {', '.join(measures)}, got {measure!r}.")

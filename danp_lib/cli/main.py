@@ -69,7 +69,8 @@ def _check_seed(seed: int) -> int:
 
 
 CHECKPOINT_HELP = "A checkpoint's file, or the name of a pretrained model."
-DATASET_HELP = "sawtooth, square, square-released or gp"
+DATASETS = "sawtooth, square, square-released or gp"
+Dataset = Annotated[str | None, typer.Option(help=f"{DATASETS}.")]
 Checkpoint = Annotated[str, typer.Argument(help=CHECKPOINT_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.", callback=_check_seed)]
@@ -79,35 +80,23 @@ YColumn = Annotated[str | None, typer.Option("--y", help="Name of the column of 
 Group = Annotated[str | None, typer.Option(help="Name of the column that tells functions apart.")]
 MaxMinutes = Annotated[float | None, typer.Option(help="Stop after this time, with a checkpoint.")]
 CompileModel = Annotated[
-    bool | None,
-    typer.Option(
-        "--compile/--no-compile", help="Compile the step; by default in long runs on a CPU."
-    ),
+    bool | None, typer.Option("--compile/--no-compile", help="By default in long runs on a CPU.")
 ]
 Snapshots = Annotated[
-    bool,
-    typer.Option(
-        "--snapshots", help="Keep checkpoints of the run at 1,024, 2,048, 4,096, ... steps too."
-    ),
+    bool, typer.Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 ]
 OwnStart = Annotated[
     bool, typer.Option("--own-start", help="Count a function's inputs from its own first one.")
 ]
 Width = Annotated[
-    float | None, typer.Option(help="Cut series into windows of this width, in units of x.")
+    float | None, typer.Option(help="Cut series into windows this wide, in units of x.")
 ]
-Period = Annotated[
-    float | None, typer.Option(help="Take out a cycle of this period, and put it back.")
-]
-TaskOrder = Annotated[
-    str, typer.Option(help="random, or forecast: all targets come after the context.")
-]
+Period = Annotated[float | None, typer.Option(help="Take out a cycle this long, and put it back.")]
+TaskOrder = Annotated[str, typer.Option(help="random, or forecast: targets after the context.")]
 MaxContext = Annotated[int | None, typer.Option(help="Most points of a context.")]
 NumTargets = Annotated[int | None, typer.Option(help="Targets of a task.")]
 HeldOut = Annotated[float, typer.Option(help="Fraction of the data to hold out.")]
-HoldOutBy = Annotated[
-    str | None, typer.Option(help="Hold out by group, time (the last part) or blocks.")
-]
+HoldOutBy = Annotated[str | None, typer.Option(help="group, time (the last part) or blocks.")]
 Estimator = typer.Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 
 
@@ -151,7 +140,7 @@ def train(
         ),
     ],
     model: Annotated[str, typer.Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
-    dataset: Annotated[str | None, typer.Option(help=f"{DATASET_HELP}.")] = None,
+    dataset: Dataset = None,
     recipe: Annotated[str, typer.Option(help="paper (as published) or fast (better).")] = "fast",
     steps: Annotated[int | None, typer.Option(help="Updates; the recipe's if left out.")] = None,
     seed: Seed = 0,
@@ -219,7 +208,7 @@ def evaluate(
     checkpoint: Checkpoint,
     tasks: Annotated[
         str,
-        typer.Option(help=f"A task file; or {DATASET_HELP}, for the 310 benchmark tasks."),
+        typer.Option(help=f"A task file; or {DATASETS}, for the 310 benchmark tasks."),
     ],
     estimator: Annotated[str, Estimator] = "both",
     num_samples: Annotated[int, typer.Option(help="Samples a task, for a DANP.")] = 256,
@@ -364,7 +353,7 @@ def predict(
 def info(
     checkpoint: Annotated[str | None, typer.Argument(help=CHECKPOINT_HELP)] = None,
     model: Annotated[str | None, typer.Option(help="danp, convcnp, convgnp, ar-convcnp.")] = None,
-    dataset: Annotated[str | None, typer.Option(help=f"{DATASET_HELP}.")] = None,
+    dataset: Dataset = None,
     recipe: Annotated[str | None, typer.Option(help="paper or fast.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -46,13 +46,7 @@ def predict(
     samples: int,
     seed: int,
 ) -> None:
-    """Predict at the inputs of one CSV file from the points of another, as ``danp predict`` says.
-
-    Raises:
-        OSError: If a file is missing, or the result cannot be written.
-        ValueError: If a file holds what the model cannot take, ``out`` is a file that is read, or a
-            number is out of range.
-    """
+    """Predict at the inputs of a CSV file from the points of another, as ``danp predict`` says."""
     pandas, levels = import_pandas(), _parse_quantiles(quantiles)
     check_output(out, find_checkpoint(checkpoint), context, at)
     fitted = open_fitted(checkpoint)

@@ -31,14 +31,8 @@ def run_records(
 ) -> bool:
     """Train on the records of a CSV file, as ``danp train`` says, and print the scores.
 
-    The options are those of :func:`~danp_lib.fitting.fit.fit`.
-
-    Returns:
-        Whether it is done. An interrupted run writes no checkpoint, and the same call goes on.
-
-    Raises:
-        OSError: If a file is missing or cannot be written.
-        ValueError: If the file or an option is not what it must be.
+    The options are those of :func:`~danp_lib.fitting.fit.fit`. Returns whether the run is done: one
+    that was interrupted writes no checkpoint, and the same call goes on.
     """
     if levels is not None and model != "danp":
         raise ValueError(f"levels is for a danp: a {model} has no levels.")

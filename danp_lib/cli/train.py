@@ -31,12 +31,8 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     """The checkpoint's file and the folder of its run; sets the threads of the CPU, if told.
 
     ``out`` is a file that ends in ``.safetensors``, such as ``a/m.safetensors``, whose run is kept
-    beside it in ``a/m.run``; or a folder, which holds both, the checkpoint by its name.
-
-    Raises:
-        ValueError: If the folder is a file, there is a checkpoint or a card that the run in the
-            folder has not made, or there is no thread.
-        OSError: If the file cannot be written.
+    beside it in ``a/m.run``; or a folder, which holds both, the checkpoint by its name. What that
+    run has not made itself is refused where it would be replaced.
     """
     checked(PositiveInt | None, threads, "threads")
     if out.suffix == ".safetensors":
@@ -76,12 +72,8 @@ def run_recipe(
 ) -> bool:
     """Train by a recipe, or go on, and write the checkpoint and its card, as ``danp train`` says.
 
-    Returns:
-        Whether it is done. An interrupted run writes no checkpoint, and the same call goes on.
-
-    Raises:
-        ValueError: If an argument does not fit, the folder holds another run, or the loss stops
-            being finite.
+    Returns whether the run is done: one that was interrupted writes no checkpoint, and the same
+    call goes on.
     """
     chosen = recipes.recipe(
         recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed

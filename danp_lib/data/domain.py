@@ -106,9 +106,6 @@ class Grid:
         points_per_unit: Grid points per unit of x.
         margin: Least distance from the domain's ends to the grid's, in units of x.
         multiple: The number of points along each axis is rounded up to a multiple of this.
-
-    Raises:
-        ValueError: If a number is out of its range.
     """
 
     domain: Domain

@@ -193,11 +193,7 @@ class Observations(TaskGenerator):
             yield Observations(table=table[row], order=self.order, domain=self.domain)
 
     def spacing(self) -> float:
-        """The median distance of an input from the next one of its function.
-
-        Raises:
-            ValueError: If no function has two different inputs.
-        """
+        """The median distance of an input from the next one of its function."""
         table = self.functions
         x = table.x[..., 0].masked_fill(~table.mask, math.inf).sort(dim=1).values
         apart = x.diff(dim=1)

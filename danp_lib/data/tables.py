@@ -37,7 +37,7 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
         y: Outputs, ``(points,)`` for one function or ``(functions, points)``.
 
     Returns:
-        The table in float64, ``(functions, points, 1)``; a masked entry holds 0.
+        ``(functions, points, 1)`` in float64; a masked entry holds 0.
 
     Raises:
         ValueError: If the shapes do not fit, x is missing, infinite or does not increase, y is
@@ -120,13 +120,8 @@ def read_columns(
 ) -> Any:
     """The named columns of a CSV file with a header, as text in a pandas DataFrame.
 
-    Its index holds the places of the rows, such as ``a.csv, line 3``. The file is read once. One
-    more column may be missing.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ModuleNotFoundError: If pandas is not installed.
-        ValueError: If it is no CSV file, a column is missing or a row has too few or many cells.
+    Its index holds the places of the rows, such as ``a.csv, line 3``. One more column may be
+    missing. Raises what :func:`from_csv` does.
     """
     wanted = ",".join(columns)
     as_text = {"header": None, "dtype": object, "keep_default_na": False, "engine": "python"}

@@ -120,9 +120,9 @@ def fit(
 ) -> Fitted:
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
-    Outputs are scaled to unit variance and inputs to the model's domain. Each task takes one
-    function and predicts some of its points from others. What is returned predicts in the units of
-    the data.
+    Outputs are scaled to unit variance and inputs to the model's domain, but what is returned
+    predicts in the units of the data. Each task takes one function and predicts some of its points
+    from others.
 
     Args:
         data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
@@ -143,13 +143,11 @@ def fit(
     place = None if folder is None else Path(folder)
     for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
     data = _read(data, config, for_division)
-    built = build_model(config.model, data.architecture(config.model), seed=config.seed)
-    _train(built, data, place, progress)
+    built = _trained(config.model, data, place, progress)
     built.training_contexts = TrainingContexts.measure(built, data.seen, (0, data.max_context))
     predictors: dict[str, Predict] = {config.model: _predictor(built)}
     if "convgnp" in config.compare and config.model != "convgnp":
-        rival = build_model("convgnp", data.architecture("convgnp"), seed=config.seed)
-        _train(rival, data, place and place / "convgnp", progress)
+        rival = _trained("convgnp", data, place and place / "convgnp", progress)
         predictors["convgnp"] = _predictor(rival)
     if "gp" in config.compare:
         process = FittedGaussianProcess.fit(
@@ -195,8 +193,7 @@ class _Data:
         )
         if model != "danp":
             return base
-        levels = self.config.num_levels
-        variance = self.config.final_variance
+        levels, variance = self.config.num_levels, self.config.final_variance
         return DANPConfig(
             base=base,
             num_levels=levels,
@@ -276,10 +273,12 @@ class Interrupted(Exception):
     """Training was stopped by Ctrl-C or a termination signal."""
 
 
-def _train(model: NeuralProcess, data: _Data, folder: Path | None, progress: bool) -> None:
+def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> NeuralProcess:
+    model = build_model(name, data.architecture(name), seed=data.config.seed)
     history = train(model, data.seen, data.run, folder=folder, progress=progress)
     if history[-1]["step"] < data.run.num_steps:
         raise Interrupted("training was stopped; the same call with a folder goes on.")
+    return model
 
 
 def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[int, int]:
@@ -288,10 +287,8 @@ def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[
     # One point is no task.
     sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
-    if context is None and targets is None:
-        targets = min(_MOST_TARGETS, points // 2)
     if targets is None:
-        targets = min(_MOST_TARGETS, points - int(context or 0))
+        targets = min(_MOST_TARGETS, points // 2 if context is None else points - context)
     if context is None:
         context = min(_MOST_CONTEXT, points - targets)
     if min(context, targets) < 1:

@@ -35,11 +35,9 @@ class HeldOutScore(Configuration):
         log_likelihood: Mean log-density per target in nats, in the units of the data.
         log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
         crps: Mean CRPS, in the units of the outputs.
-        coverage_50: Share of the targets in the central 50 % interval.
-        coverage_90: The same of 90 %.
-        behind: By how much the log-likelihood is lower than that of the model that was fitted, in
-            nats per target, the mean over the same functions; 0 for that model itself.
-        behind_ci95: 1.96 standard errors of this difference, likewise.
+        coverage_50: Share of the targets in the central 50 % interval; ``coverage_90`` likewise.
+        behind: By how much the log-likelihood is lower than that of the model that was fitted, on
+            the same functions; 0 for that model itself.
     """
 
     num_functions: PositiveInt
@@ -57,11 +55,9 @@ class Fitted:
     """What :func:`~danp_lib.fitting.fit.fit` returns.
 
     Attributes:
-        model: The trained model, in its own units.
-        scaling: From the units of the data to the model's.
+        model: In its own units, which ``scaling`` and ``season`` take those of the data to.
         layout: How the records were laid out.
-        season: The cycle that was taken out, if any.
-        scores: Scores on the functions held out, by model: this one, and those compared with it.
+        scores: On the functions held out, by model: this one, and those compared with it.
         provenance: How the model was trained.
     """
 

@@ -180,19 +180,17 @@ def windows_of(records: Records, width: float, *, stride: float | None = None) -
     Raises:
         ValueError: If the width is not positive, or is that of no series.
     """
-    tables, starts, problem = [], [], None
+    parts, problem = [], None
+    layout = replace(records.layout, width=width)
     for row in range(len(records)):
         try:
             table, since = cut_windows(records.functions[row], width, stride=stride)
+            parts.append(Records(table, since + records.starts[row], layout))
         except ValueError as error:
             problem = error
-            continue
-        tables.append(table)
-        starts.append(since + records.starts[row])
-    if not tables:
+    if not parts:
         raise ValueError(f"no series holds a window of width {width}: {problem}")
-    layout = replace(records.layout, width=width)
-    return Records(stack(tables), torch.cat(starts), layout)
+    return _joined(parts)
 
 
 def divide(

@@ -99,6 +99,15 @@ class TestPointSet:
         kept = points().masked_where(torch.tensor([True, False, True]))
         assert kept.sizes.tolist() == [1, 0, 3]
 
+    def test_blanked_leaves_nothing_where_no_point_is_real(self) -> None:
+        made = points()
+        made.x[0, 3] = made.y[0, 3] = math.nan  # padding
+        blanked = made.blanked()
+        assert torch.equal(blanked.mask, made.mask)
+        for part, old in ((blanked.x, made.x), (blanked.y, made.y)):
+            assert torch.equal(part[made.mask], old[made.mask])
+            assert not part[~made.mask].any()
+
     def test_to_casts_values_and_keeps_the_mask_boolean(self) -> None:
         made = points().to(torch.float64)
         assert (made.x.dtype, made.y.dtype, made.mask.dtype) == (

@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import from_arrays, from_csv, from_labelled, read_numbers
+from danp_lib.data.tables import (
+    from_arrays,
+    from_csv,
+    from_labelled,
+    read_columns,
+    read_numbers,
+)
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 X = [0.0, 0.5, 2.0, 2.25]
@@ -206,6 +212,13 @@ class TestCsv:
     def test_a_wrong_file_is_refused(self, tmp_path: Path, text: str, says: str) -> None:
         with pytest.raises(ValueError, match=says):
             from_csv(write(tmp_path / "a.csv", text))
+
+    def test_a_column_that_may_be_missing(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "a.csv", "g,x,g\n1,2,3\n")
+        assert list(read_columns(path, ["x"], optional="h")) == ["x"]
+        with pytest.raises(ValueError, match="'g' once"):
+            read_columns(path, ["x"], optional="g")
+        assert list(read_columns(write(path, "g,x\n1,2\n"), ["x"], optional="g")) == ["x", "g"]
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"a\.csv"):
