@@ -38,9 +38,6 @@ class Configuration:
     """Base of frozen dataclasses whose fields are checked at construction, by :func:`checked`.
 
     What concerns several fields goes into a class's own ``__post_init__``, after this one.
-
-    Raises:
-        ValueError: If a value has the wrong type or is out of range, with the field's name.
     """
 
     def __post_init__(self) -> None:

@@ -68,11 +68,7 @@ def check_output(path: str | os.PathLike[str], *sources: str | os.PathLike[str])
 
 
 def split_header(data: bytes) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and where its tensors' bytes start.
-
-    Raises:
-        ValueError: If the bytes do not begin with such a header.
-    """
+    """The header of a safetensors file, or a ``ValueError``, and where its tensors' bytes start."""
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
         raise ValueError(f"the header should end at byte {start} of {len(data)}.")

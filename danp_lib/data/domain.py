@@ -16,11 +16,7 @@ Box = tuple[float, float] | tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Domain:
-    """A box that inputs lie in, by its lower and its upper end in each dimension.
-
-    Raises:
-        ValueError: If a lower end is not below its upper one, or one is not finite.
-    """
+    """A box that inputs lie in, by its lower and its upper end, both finite, in each dimension."""
 
     lower: tuple[float, ...]
     upper: tuple[float, ...]
@@ -69,10 +65,10 @@ class Domain:
         return ((x >= low) & (x <= high)).all(dim=-1)
 
     def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse inputs ``(..., dim_x)`` off the domain where the mask, ``(...)``, is true.
+        """Refuse inputs ``(..., dim_x)`` off the domain, or NaN, where the mask is true.
 
         Raises:
-            ValueError: If a real input is NaN or off the domain, or has another dimension.
+            ValueError: If there is one, or they have another dimension.
         """
         if x.shape[-1] != self.dim_x:
             raise ValueError(

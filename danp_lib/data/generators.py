@@ -128,8 +128,7 @@ class Prior(TaskGenerator):
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw one function per row and evaluate it, free of noise, at all inputs of that row.
 
-        Takes inputs ``(batch, points, dim_x)``, on the generator's device, and returns outputs in
-        float64, ``(batch, points, 1)``.
+        Inputs are ``(batch, points, dim_x)``, on the generator's device; outputs are float64.
         """
 
     def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
@@ -345,11 +344,7 @@ def dataset_name(task_generator: TaskGenerator) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The parts of a name: of ``danp-f2-square-paper`` they are ``danp-f2-paper`` and ``square``.
-
-    Raises:
-        ValueError: If the name does not end in that of a dataset.
-    """
+    """Parts of a name: of ``danp-f2-square-paper`` they are ``danp-f2-paper`` and ``square``."""
     stem = name.removesuffix(PAPER_SUFFIX)
     for dataset in sorted(PRIORS, key=len, reverse=True):
         if stem.endswith(f"-{dataset}"):

@@ -112,7 +112,7 @@ class MaskedTask:
     r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`.
 
     Attributes:
-        context: As it was.
+        context: The context sets.
         auxiliary: The levels 1 to F; only those noisier than ``level`` are unmasked.
         target: The point sets of the level itself.
         level: The level, one for the batch or one a task, ``(batch,)``.

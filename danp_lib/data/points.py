@@ -205,12 +205,9 @@ class Task:
         return self.map(lambda points: points.to(*args, **kwargs))
 
     def check(self) -> None:
-        """Refuse targets and pools with padding, and values that are not finite.
+        """Refuse, with a ``ValueError``, padded targets and pools, and values that are not finite.
 
         Whatever scores the targets or draws from the pool takes all entries, so it calls this.
-
-        Raises:
-            ValueError: If there is one, with its set and its place.
         """
         self.context.check("context")
         for name, points in (("target", self.target), ("pool", self.pool)):
@@ -229,10 +226,7 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
 
     The keys are ``xc, yc, xt, yt`` and, where there is a pool, ``x_pool, y_pool``, each of shape
     ``(tasks, points, dim)``, and ``mask_c`` of shape ``(tasks, points)``. Padding is written as
-    zeros, so that equal tasks give equal bytes.
-
-    Raises:
-        ValueError: As :meth:`Task.check`.
+    zeros, so that equal tasks give equal bytes. What :meth:`Task.check` refuses is not written.
     """
     task.check()
     context = task.context.blanked()

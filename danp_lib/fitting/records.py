@@ -175,11 +175,7 @@ def _columns(
 
 
 def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:
-    """The windows of every series; see :func:`~danp_lib.data.observations.cut_windows`.
-
-    Raises:
-        ValueError: If the width is not positive, or is that of no series.
-    """
+    """The windows of every series that holds one; a ``ValueError`` if none does."""
     parts, problem = [], None
     layout = replace(records.layout, width=width)
     for row in range(len(records)):
