@@ -352,17 +352,7 @@ def _scores(
     first = next(iter(table.values()))[:, 0]
     scores = {}
     for name, rows in table.items():
-        likelihood, likelihood_ci95 = mean_and_ci95(rows[:, 0])
-        behind, behind_ci95 = mean_and_ci95(first - rows[:, 0])
-        score, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
-        scores[name] = HeldOutScore(
-            num_functions=len(rows),
-            log_likelihood=likelihood,
-            log_likelihood_ci95=likelihood_ci95,
-            crps=score,
-            coverage_50=in_50,
-            coverage_90=in_90,
-            behind=behind,
-            behind_ci95=behind_ci95,
-        )
+        likelihood, behind = mean_and_ci95(rows[:, 0]), mean_and_ci95(first - rows[:, 0])
+        mean_crps, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
+        scores[name] = HeldOutScore(len(rows), *likelihood, mean_crps, in_50, in_90, *behind)
     return scores
