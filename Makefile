@@ -55,7 +55,7 @@ help:
 	@echo "make chapters   the chapters' stored outputs against a fresh run"
 	@echo "make portable   tests and chapters as other processors would round; about 40 minutes"
 	@echo "make margins    how far what chapters print and assert is from the edge; about 40 minutes"
-	@echo "make outputs CHAPTER=book/04-convgnp.ipynb   run a chapter and store its outputs"
+	@echo "make outputs CHAPTER=book/05-convgnp.ipynb   run a chapter and store its outputs"
 	@echo "make browser    open every page of the built book in Chromium"
 	@echo "make clean      remove the built book and the caches"
 	@echo "make distclean  remove .venv too"

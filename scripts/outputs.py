@@ -55,7 +55,7 @@ def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 def main(paths: list[str]) -> int:
     """Run the chapters that are named."""
     if not paths:
-        print("name a chapter, as in: make outputs CHAPTER=book/04-convgnp.ipynb", file=sys.stderr)
+        print("name a chapter, as in: make outputs CHAPTER=book/05-convgnp.ipynb", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for path in paths:

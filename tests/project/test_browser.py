@@ -213,7 +213,7 @@ def test_mathematics_is_typeset(visit: Callable[[str], Visit], name: str) -> Non
 
 
 def test_there_is_mathematics_to_typeset(visit: Callable[[str], Visit]) -> None:
-    assert visit("03-noising").facts["typeset"] > 20
+    assert visit("04-noising").facts["typeset"] > 20
 
 
 @every_page
@@ -276,7 +276,7 @@ def test_search_by_keyboard_finds_task_masking(browser: Browser, site: str) -> N
         first = page.locator("#search-results li a").first
         first.wait_for()
         links = page.locator("#search-results li a").evaluate_all("(a) => a.map((e) => e.href)")
-        assert any("05-task-masked-training.html" in link for link in links)
+        assert any("06-task-masked-training.html" in link for link in links)
     assert errors == []
 
 
@@ -287,14 +287,14 @@ def test_theme_switch_works_and_is_remembered(browser: Browser, site: str) -> No
     )
     with open_context(browser, site, errors) as context:
         page = context.new_page()
-        page.goto(f"{site}/03-noising.html")
+        page.goto(f"{site}/04-noising.html")
         theme, background = page.evaluate(read)
         assert theme == "light"
         page.locator("button.theme-switch-button:visible").first.click()
         theme, darker = page.evaluate(read)
         assert theme == "dark"
         assert darker != background
-        page.goto(f"{site}/04-convgnp.html")
+        page.goto(f"{site}/05-convgnp.html")
         assert page.evaluate(read)[0] == "dark"
     assert errors == []
 
@@ -304,7 +304,7 @@ def test_a_page_opened_as_a_file_shows_mathematics_and_figures(browser: Browser)
     home = HTML.resolve().as_uri()
     with open_context(browser, home, errors) as context:
         page = context.new_page()
-        page.goto(f"{home}/03-noising.html")
+        page.goto(f"{home}/04-noising.html")
         facts = page.evaluate(FACTS)
     assert facts["typeset"] == facts["mathematics"] > 0
     assert all(image["width"] > 0 for image in facts["images"])

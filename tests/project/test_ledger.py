@@ -292,12 +292,12 @@ def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("find", "entry", "fault"),
     [
-        (faults_of_place, "03-noising", None),
-        (faults_of_place, "03-noising#fig-1", None),
-        (faults_of_place, "03-noising#eq-step", None),
-        (faults_of_place, "03-noising#the-papers-table-2", None),
+        (faults_of_place, "04-noising", None),
+        (faults_of_place, "04-noising#fig-1", None),
+        (faults_of_place, "04-noising#eq-step", None),
+        (faults_of_place, "04-noising#the-papers-table-2", None),
         (faults_of_place, "notation#conventions", None),
-        (faults_of_place, "03-noising#fig-99", "has no figure"),
+        (faults_of_place, "04-noising#fig-99", "has no figure"),
         (faults_of_place, "99-nothing#fig-1", "has no page"),
         (faults_of_symbol, "danp_lib.models.danp.DANP.predict", None),
         (faults_of_symbol, "danp_lib.training.resume.TrainingConfig.num_steps", None),

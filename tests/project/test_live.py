@@ -818,9 +818,9 @@ def test_without_scripts_the_page_says_where_to_look(browser: Browser, tmp_path:
     ("name", "attribute"),
     [
         ("01-introduction", "model"),
-        ("02-tasks-and-generators", "widget"),
-        ("03-noising", "widget"),
-        ("06-denoising", "model"),
+        ("03-tasks-and-generators", "widget"),
+        ("04-noising", "widget"),
+        ("07-denoising", "model"),
     ],
 )
 def test_chapters_ask_for_what_there_is(name: str, attribute: str) -> None:

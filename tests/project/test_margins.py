@@ -109,7 +109,7 @@ def test_what_is_done_more_often_on_one_processor_is_told() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("FAILED book/04-convgnp.ipynb::Cell 20", "04-convgnp cell [21]"),
+        ("FAILED book/05-convgnp.ipynb::Cell 20", "05-convgnp cell [21]"),
         (
             "FAILED tests/models/test_danp.py::test_a[1-2] - ValueError: x",
             "tests/models/test_danp.py::test_a[1-2]",
