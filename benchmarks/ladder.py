@@ -1,8 +1,9 @@
 """A ladder from the paper's model and training to this book's, one change a rung.
 
 Every rung is the one before with some of its settings replaced by those of the recipe ``fast``; all
-are trained for as many steps. One seed a rung, and a second at the first and the last, say how much
-of a difference is chance. A model is scored on tasks drawn from the prior with a seed of their own,
+are trained for as many steps. After the last, the paper's network is put back in: what is the
+network worth, once the training can use it? One seed a rung, and a second at the paper's end and at
+the book's, say how much of a difference is chance. A model is scored on tasks drawn from the prior with a seed of their own,
 two of each context size from 0 to 30, none of them a benchmark task.
 
 A run that was stopped goes on when the same command is given again; what is scored stays.
@@ -57,8 +58,18 @@ RUNGS: dict[str, tuple[str, ...]] = {
         "training.robust_threshold",
     ),
     "conditioning": ("base.conditioned",),
+    "the paper's network again": (
+        "base.unet",
+        "base.variance_gain",
+        "base.variance_offset",
+        "base.factor_divisor",
+        "base.head_layers",
+    ),
 }
-"""What each rung takes over from the recipe ``fast``, beside all that the rungs before it did."""
+"""What each rung takes over from the recipe ``fast``, beside all that the rungs before it did. The
+last one takes its settings back from the recipe ``paper``."""
+
+FAST, BACK = list(RUNGS)[-2:]
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,13 @@ class Run:
         training = replace(training, **{key: getattr(last.training, key) for key in observing})
         rungs = list(RUNGS)
         for rung in rungs[: rungs.index(self.rung) + 1]:
+            source = first if rung == BACK else last
             for path in RUNGS[rung]:
                 part, key = path.split(".")
                 if part == "base":
-                    base = replace(base, **{key: getattr(_base(last), key)})
+                    base = replace(base, **{key: getattr(_base(source), key)})
                 else:
-                    training = replace(training, **{key: getattr(last.training, key)})
+                    training = replace(training, **{key: getattr(source.training, key)})
         if isinstance(first.model_config, DANPConfig):
             return replace(first.model_config, base=base), training
         return base, training
@@ -114,7 +126,7 @@ def _base(made_by: Recipe) -> ConvNPConfig:
 
 def ladder(models: list[str], datasets: list[str], num_steps: int) -> Iterator[Run]:
     """All runs, a whole ladder of one model on one dataset after another."""
-    ends = (next(iter(RUNGS)), next(reversed(RUNGS)))
+    ends = (next(iter(RUNGS)), FAST)
     for dataset in datasets:
         for model in models:
             yield from (Run(model, dataset, rung, 0, num_steps) for rung in RUNGS)
