@@ -1,10 +1,10 @@
 """A ladder from the paper's model and training to this book's, one change a rung.
 
 Every rung is the one before with some of its settings replaced by those of the recipe ``fast``; all
-are trained for as many steps. After the last, the paper's network is put back in: what is the
-network worth, once the training can use it? One seed a rung, and a second at the paper's end and at
-the book's, say how much of a difference is chance. A model is scored on tasks drawn from the prior with a seed of their own,
-two of each context size from 0 to 30, none of them a benchmark task.
+are trained for as many steps. From the last, the changes of the network are taken back: what are
+they worth, once the training can use them? One seed a rung, and a second at the paper's end and at
+the book's, say how much of a difference is chance. A model is scored on tasks drawn from the prior
+with a seed of their own, two of each context size from 0 to 30, none of them a benchmark task.
 
 A run that was stopped goes on when the same command is given again; what is scored stays.
 """
@@ -58,18 +58,17 @@ RUNGS: dict[str, tuple[str, ...]] = {
         "training.robust_threshold",
     ),
     "conditioning": ("base.conditioned",),
-    "the paper's network again": (
-        "base.unet",
-        "base.variance_gain",
-        "base.variance_offset",
-        "base.factor_divisor",
-        "base.head_layers",
-    ),
 }
-"""What each rung takes over from the recipe ``fast``, beside all that the rungs before it did. The
-last one takes its settings back from the recipe ``paper``."""
+"""What each rung takes over from the recipe ``fast``, beside all that the rungs before it did."""
 
-FAST, BACK = list(RUNGS)[-2:]
+PAPER, *_, FAST = RUNGS
+NETWORK = ("full-resolution path", "scales of the head", "hidden layers of the head")
+
+TAKEN_BACK: dict[str, tuple[str, ...]] = {
+    "the paper's network again": tuple(path for rung in NETWORK for path in RUNGS[rung]),
+    **{f"without {rung}": RUNGS[rung] for rung in NETWORK},
+}
+"""What else is tried at the end: the last rung with these settings of the recipe ``paper``."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Run:
     Attributes:
         model: ``"danp"`` or ``"convgnp"``.
         dataset: Name of its dataset.
-        rung: A key of :data:`RUNGS`.
+        rung: A key of :data:`RUNGS` or :data:`TAKEN_BACK`.
         seed: Of weights and tasks.
         num_steps: Length of the run.
     """
@@ -93,7 +92,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        rung = list(RUNGS).index(self.rung)
+        rung = [*RUNGS, *TAKEN_BACK].index(self.rung)
         return f"{self.model}-{self.dataset}-{rung}-seed{self.seed}-{self.num_steps}"
 
     def configs(self) -> tuple[ConvNPConfig | DANPConfig, TrainingConfig]:
@@ -105,18 +104,24 @@ class Run:
         # How often a run is looked at is no rung.
         observing = ("log_every", "validate_every", "num_validation_batches")
         training = replace(training, **{key: getattr(last.training, key) for key in observing})
-        rungs = list(RUNGS)
-        for rung in rungs[: rungs.index(self.rung) + 1]:
-            source = first if rung == BACK else last
-            for path in RUNGS[rung]:
-                part, key = path.split(".")
-                if part == "base":
-                    base = replace(base, **{key: getattr(_base(source), key)})
-                else:
-                    training = replace(training, **{key: getattr(source.training, key)})
+        for source, path in self._changes():
+            made_by = {"paper": first, "fast": last}[source]
+            part, key = path.split(".")
+            if part == "base":
+                base = replace(base, **{key: getattr(_base(made_by), key)})
+            else:
+                training = replace(training, **{key: getattr(made_by.training, key)})
         if isinstance(first.model_config, DANPConfig):
             return replace(first.model_config, base=base), training
         return base, training
+
+    def _changes(self) -> Iterator[tuple[str, str]]:
+        """Recipe and setting, from the paper's end on."""
+        for rung, paths in RUNGS.items():
+            yield from (("fast", path) for path in paths)
+            if rung == self.rung:
+                return
+        yield from (("paper", path) for path in TAKEN_BACK[self.rung])
 
 
 def _base(made_by: Recipe) -> ConvNPConfig:
@@ -126,11 +131,11 @@ def _base(made_by: Recipe) -> ConvNPConfig:
 
 def ladder(models: list[str], datasets: list[str], num_steps: int) -> Iterator[Run]:
     """All runs, a whole ladder of one model on one dataset after another."""
-    ends = (next(iter(RUNGS)), FAST)
     for dataset in datasets:
         for model in models:
-            yield from (Run(model, dataset, rung, 0, num_steps) for rung in RUNGS)
-            yield from (Run(model, dataset, rung, 1, num_steps) for rung in ends)
+            for rung in (*RUNGS, *TAKEN_BACK):
+                yield Run(model, dataset, rung, 0, num_steps)
+            yield from (Run(model, dataset, rung, 1, num_steps) for rung in (PAPER, FAST))
 
 
 def score(model: NeuralProcess, run: Run, *, num_samples: int, device: str) -> Evaluation:
@@ -172,7 +177,7 @@ def measure(
         return None
     result = score(model, run, num_samples=num_samples, device=device)
     return asdict(run) | {
-        "changes": list(RUNGS[run.rung]),
+        "changes": list((RUNGS | TAKEN_BACK)[run.rung]),
         "parameters": count_parameters(model),
         "minutes": history[-1]["minutes"],
         "validation": history[-1]["validation"],
@@ -199,7 +204,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["danp", "convgnp"], metavar="NAME")
     datasets = ["sawtooth", "square-released"]
     parser.add_argument("--datasets", nargs="+", default=datasets, metavar="NAME")
-    parser.add_argument("--rungs", nargs="+", default=list(RUNGS), choices=RUNGS, metavar="RUNG")
+    rungs = [*RUNGS, *TAKEN_BACK]
+    parser.add_argument("--rungs", nargs="+", default=rungs, choices=rungs, metavar="RUNG")
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="updates of every run")
     parser.add_argument("--num-samples", type=int, default=128, help="samples to score a DANP with")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
@@ -230,7 +236,12 @@ def main() -> None:
             if record is None:
                 continue
             records.append(record)
-            content = {"seed": SEED, "rungs": RUNGS, "runs": records}
+            content = {
+                "seed": SEED,
+                "rungs": RUNGS,
+                "taken_back": TAKEN_BACK,
+                "runs": records,
+            }
             write_atomically(arguments.out, json.dumps(content, indent=1) + "\n")
             interval = (
                 f"{record['average_likelihood']:.2f} ± {record['average_likelihood_ci95']:.2f}"
