@@ -28,7 +28,10 @@ from danp_lib.data.generators import DATASETS
 from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, count_parameters
 from danp_lib.models.danp import DANPConfig
+from danp_lib.storage.card import read_card
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.origin import commit, hardware, versions
+from danp_lib.storage.pretrained import PRETRAINED, pretrained_path
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe, build_model, recipe
 from danp_lib.training.resume import TrainingConfig
@@ -160,27 +163,37 @@ def score(model: NeuralProcess, run: Run, *, num_samples: int, device: str) -> E
 def measure(
     run: Run, folder: Path, *, num_samples: int, device: str, compile_model: bool
 ) -> dict[str, Any] | None:
-    """Train to the end, or go on from the folder, and score; ``None`` where it was stopped."""
+    """Train to the end, or go on from the folder, and score; ``None`` where it was stopped.
+
+    What is shipped is not trained again.
+    """
     torch.set_num_threads(1)
     config, training = run.configs()
-    made_at = commit()
-    model = build_model(run.model, config, seed=run.seed).to(device)
-    history = train(
-        model,
-        DATASETS[run.dataset],
-        training,
-        folder=folder / run.name,
-        compile_model=compile_model,
-        progress=False,
-    )
-    if history[-1]["step"] < training.num_steps:
-        return None
+    origin = {"commit": commit(), "hardware": to_dict(hardware(device)), **versions()}
+    if (path := shipped(run)) is not None:
+        card = read_card(path)
+        model = load_checkpoint(path, device=device)
+        minutes, validation = card.minutes, card.validation
+        origin["checkpoint"] = {"name": card.name, "sha256": card.sha256, "commit": card.commit}
+    else:
+        model = build_model(run.model, config, seed=run.seed).to(device)
+        history = train(
+            model,
+            DATASETS[run.dataset],
+            training,
+            folder=folder / run.name,
+            compile_model=compile_model,
+            progress=False,
+        )
+        if history[-1]["step"] < training.num_steps:
+            return None
+        minutes, validation = history[-1]["minutes"], history[-1]["validation"]
     result = score(model, run, num_samples=num_samples, device=device)
     return asdict(run) | {
         "changes": list((RUNGS | TAKEN_BACK)[run.rung]),
         "parameters": count_parameters(model),
-        "minutes": history[-1]["minutes"],
-        "validation": history[-1]["validation"],
+        "minutes": minutes,
+        "validation": validation,
         "average_likelihood": result.average_likelihood,
         "average_likelihood_ci95": result.average_likelihood_ci95,
         "mean_log_likelihood": result.mean_log_likelihood,
@@ -189,8 +202,23 @@ def measure(
         "num_samples": result.num_samples,
         "config": to_dict(config),
         "training": to_dict(training),
-        "origin": {"commit": made_at, "hardware": to_dict(hardware(device)), **versions()},
+        "origin": origin,
     }
+
+
+def shipped(run: Run) -> Path | None:
+    """The checkpoint that came of a run with the same settings, if one is shipped."""
+    seeded = "" if run.seed == 0 else f"seed{run.seed}-"
+    name = f"{run.model}-{seeded}{run.dataset}"
+    if name not in PRETRAINED:
+        return None
+    header, (config, training) = read_header(pretrained_path(name)), run.configs()
+    # Older files have another word for the threshold.
+    made = {
+        {"loss_knee": "robust_threshold"}.get(key, key): value
+        for key, value in header.provenance["training"].items()
+    }
+    return pretrained_path(name) if (header.config, made) == (config, to_dict(training)) else None
 
 
 def known(records: list[dict[str, Any]], run: Run) -> bool:

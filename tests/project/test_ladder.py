@@ -82,6 +82,20 @@ def test_the_ends_have_a_second_seed(ladder: Any) -> None:
     assert {run.num_steps for run in runs} == {14_000}
 
 
+def test_the_last_rung_is_the_shipped_model_and_no_other_is(ladder: Any) -> None:
+    runs = ladder.ladder(["danp", "convgnp"], ["sawtooth", "square-released"], 14_000)
+    found = {run.name: path for run in runs if (path := ladder.shipped(run)) is not None}
+    assert {path.stem for path in found.values()} == {
+        "danp-sawtooth",
+        "danp-seed1-sawtooth",
+        "danp-square-released",
+        "convgnp-sawtooth",
+        "convgnp-square-released",
+    }
+    assert all(f"-{list(ladder.RUNGS).index(ladder.FAST)}-" in name for name in found)
+    assert ladder.shipped(ladder.Run("danp", "sawtooth", ladder.FAST, 0, 7_000)) is None
+
+
 class InPlace:
     """The pool's part, in this process, where the small network is."""
 
