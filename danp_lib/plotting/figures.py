@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -223,11 +223,14 @@ def plot_level_predictives(
     )
     for ax, level in zip(grid.flat, reversed(range(len(predictives))), strict=False):
         color, _ = level_style(level)
-        plot_density(ax, x, predictives[level], y_range=y_range, color=color)
+        # The shade is paler and the lines are darker than the level's color, to stand out from it.
+        hue = np.array(to_rgb(color))
+        plot_density(ax, x, predictives[level], y_range=y_range, color=to_hex(0.35 + 0.65 * hue))
         means = predictives[level].components.mean.flatten(end_dim=-3)[:num_means]
-        for number, (mean, dashes) in enumerate(zip(means, ("-", "--", ":") * 9, strict=False)):
-            label = f"sample {number + 1}"
-            _line(ax, x, mean, color=look.INK, lw=1.0, ls=dashes, label=label)
+        for number, mean in enumerate(means):
+            shade, dashes = ((0.4, "-"), (1.0, "--"), (0.7, "-."))[number % 3]
+            line = {"color": to_hex(shade * hue), "lw": 1.3, "ls": dashes}
+            _line(ax, x, mean, label=f"sample {number + 1}", **line)
         ax.set(title=f"level {level}")
     last = grid.flat[count - 1]
     plot_density(last, x, exact, y_range=y_range, color=look.GREY, num_bins=40)
