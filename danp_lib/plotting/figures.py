@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -224,13 +224,13 @@ def plot_level_predictives(
     for ax, level in zip(grid.flat, reversed(range(len(predictives))), strict=False):
         color, _ = level_style(level)
         # The shade is paler and the lines are darker than the level's color, to stand out from it.
-        hue = np.array(to_rgb(color))
-        plot_density(ax, x, predictives[level], y_range=y_range, color=to_hex(0.35 + 0.65 * hue))
+        pale = look.blend(color, "white", 0.35)
+        plot_density(ax, x, predictives[level], y_range=y_range, color=pale)
         means = predictives[level].components.mean.flatten(end_dim=-3)[:num_means]
         for number, mean in enumerate(means):
-            shade, dashes = ((0.4, "-"), (1.0, "--"), (0.7, "-."))[number % 3]
-            line = {"color": to_hex(shade * hue), "lw": 1.3, "ls": dashes}
-            _line(ax, x, mean, label=f"sample {number + 1}", **line)
+            black, dashes = ((0.6, "-"), (0.0, "--"), (0.3, "-."))[number % 3]
+            shade = look.blend(color, "black", black)
+            _line(ax, x, mean, color=shade, lw=1.3, ls=dashes, label=f"sample {number + 1}")
         ax.set(title=f"level {level}")
     last = grid.flat[count - 1]
     plot_density(last, x, exact, y_range=y_range, color=look.GREY, num_bins=40)

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -53,6 +54,13 @@ def level_style(level: int) -> tuple[str, str]:
         return _LEVELS[level]
     # There are more levels than shades; the markers go on apart from them.
     return _LEVELS[level % len(_LEVELS)][0], "<>1234"[level % 6]
+
+
+def blend(color: str, other: str, share: float) -> str:
+    """A color with a share of another mixed in."""
+    parts = zip(to_rgb(color), to_rgb(other), strict=True)
+    red, green, blue = ((1 - share) * one + share * two for one, two in parts)
+    return to_hex((red, green, blue))
 
 
 MODELS = {

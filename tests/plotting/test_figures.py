@@ -189,6 +189,14 @@ class TestLevelPredictives:
         (legend,) = figure.legends
         assert {"sample 1", "context"} <= {text.get_text() for text in legend.get_texts()}
 
+    def test_samples_differ_in_shade_and_dashes_and_the_truth_from_all(self) -> None:
+        levels, exact = [mixture(3), mixture(3)], mixture(1)
+        figure = plot_level_predictives(
+            PointSet.empty(), X, levels, exact=exact, y_range=(-3.0, 7.0), truth=(X, X)
+        )
+        lines = [e for ax in figure.axes[1:] for e in ax.lines if e.get_linestyle() != "None"]
+        assert len({(e.get_color(), e.get_linestyle()) for e in lines}) == 4
+
 
 def errorbars(ax: Axes) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     found = {}
