@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
-from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
+from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
 from danp_lib.models.danp import DANP
 
@@ -64,11 +64,11 @@ class SampleAverage:
     """The score with one number of samples.
 
     Attributes:
-        estimator: ``"model"``, the paper's, or ``"both"``.
+        estimator: As in :class:`SampleCurve`.
         num_samples: The number of samples S.
         context_size: Of the tasks averaged over; ``None`` for all of them.
         num_tasks: Number of tasks.
-        average_likelihood: The paper's score, the mean over the tasks.
+        average_likelihood: As in :class:`~danp_lib.evaluation.score.Evaluation`, like the rest.
         average_likelihood_ci95: 1.96 standard errors of it; ``None`` for one task.
         mean_log_likelihood: Mean over the tasks, in nats per target.
     """
@@ -105,6 +105,21 @@ class Samples:
             by_context_size=tuple(a for size in sizes for a in _averages(curves, size)),
             curves=tuple(curves),
         )
+
+
+def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
+    """One average for each estimator and S, of all curves or of those of a context size."""
+    logs: dict[tuple[Estimator, int], list[float]] = {}
+    for curve in curves:
+        if context_size in (None, curve.context_size):
+            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
+                logs.setdefault((curve.estimator, count), []).append(log)
+    averages = []
+    for (estimator, count), values in logs.items():
+        each = torch.tensor(values, dtype=torch.float64)
+        scores = (*mean_and_ci95(each.exp()), float(each.mean()))
+        averages.append(SampleAverage(estimator, count, context_size, len(values), *scores))
+    return tuple(averages)
 
 
 def score_samples(
@@ -164,38 +179,25 @@ def sample_curves(
     max_samples: int | None = None,
     generator: torch.Generator,
 ) -> tuple[SampleCurve, ...]:
-    """The curves of one task, one for each estimator.
+    """The curves of one task, number ``row`` of the benchmark set, one for each estimator.
 
-    Args:
-        model: The model.
-        task: One task, with a pool.
-        row: Its index in the benchmark set.
-        max_samples: As in :func:`score_samples`.
-        generator: Source of randomness; each estimator's is spawned from it.
-
-    Raises:
-        ValueError: If there is no S left, or the model cannot take the task.
+    Each estimator's generator is spawned from the one given; see :func:`score_samples`.
     """
     curves = []
     wanted = counts_up_to(max_samples)
     for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):
         start = time.perf_counter()
         terms = log_weights(
-            model,
-            task,
-            estimator=estimator,
-            num_samples=counts[-1],
-            generator=stream,
-            chunk_size=CHUNK_SIZE,
+            model, task, estimator=estimator, num_samples=counts[-1], generator=stream
         )
-        log_likelihoods = (float(log_mean(terms[:s])) / task.target.num_points for s in counts)
+        firsts = [terms[:count] for count in counts]
         curve = SampleCurve(
             row=row,
             context_size=int(task.context.sizes),
             estimator=estimator,
             num_samples=counts,
-            log_likelihood=tuple(log_likelihoods),
-            effective_sample_size=tuple(float(effective_sample_size(terms[:s])) for s in counts),
+            log_likelihood=tuple(float(log_mean(t)) / task.target.num_points for t in firsts),
+            effective_sample_size=tuple(float(effective_sample_size(t)) for t in firsts),
             forward_passes=1 + model.num_levels * counts[-1],
             seconds=time.perf_counter() - start,
         )
@@ -204,11 +206,7 @@ def sample_curves(
 
 
 def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
-    """Every S of each estimator, or those up to a largest one.
-
-    Raises:
-        ValueError: If an estimator has none left.
-    """
+    """Every S of each estimator up to a largest one; a ``ValueError`` if one has none left."""
     kept = {
         estimator: tuple(s for s in every if max_samples is None or s <= max_samples)
         for estimator, every in NUM_SAMPLES.items()
@@ -217,26 +215,3 @@ def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
         least = max(every[0] for every in NUM_SAMPLES.values())
         raise ValueError(f"max_samples must be >= {least}, got {max_samples}.")
     return kept
-
-
-def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
-    """One average for each estimator and S, of all curves or of those of a context size."""
-    logs: dict[tuple[Estimator, int], list[float]] = {}
-    for curve in curves:
-        if context_size in (None, curve.context_size):
-            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
-                logs.setdefault((curve.estimator, count), []).append(log)
-    averages = []
-    for (estimator, count), values in logs.items():
-        each = torch.tensor(values, dtype=torch.float64)
-        averages.append(
-            SampleAverage(
-                estimator,
-                count,
-                context_size,
-                len(values),
-                *mean_and_ci95(each.exp()),
-                float(each.mean()),
-            )
-        )
-    return tuple(averages)
