@@ -98,16 +98,15 @@ class SawtoothOracle(WaveOracle):
             prior_slope = torch.cat([psi_slope, 1.0 - psi_slope])
             prior_offset = torch.stack([-y[anchor], y[anchor]])
             grid = torch.linspace(*self.frequency, _CELLS + 1, dtype=x.dtype, device=x.device)
-            inner = torch.cat(
+            points = torch.cat(
                 [
+                    grid.new_tensor([low, high]),
                     grid[(grid > low) & (grid < high)],
                     _integer_crossings(slope, offset, low, high),
                     _integer_crossings(prior_slope, prior_offset, low, high),
                 ]
             )
-            edges = torch.cat(
-                [inner.new_tensor([low]), inner.sort().values, inner.new_tensor([high])]
-            )
+            edges = points.sort().values
             integral = _integrate_pieces(edges, slope, offset, yt, self.variance_floor)
             middle = 0.5 * (edges[1:] + edges[:-1])
             prior = self._log_prior(middle, x[anchor], y[anchor], d)
@@ -195,7 +194,7 @@ class SawtoothOracle(WaveOracle):
         offset = signed.unsqueeze(-1) * x
         crossings = torch.cat([torch.remainder(offset, 1.0), torch.remainder(omega, 1.0)], dim=-1)
         ends = torch.zeros_like(omega), torch.ones_like(omega)
-        edges = torch.cat([ends[0], crossings.sort(dim=-1).values, ends[1]], dim=-1)
+        edges = torch.cat([*ends, crossings], dim=-1).sort(dim=-1).values
         slope = -torch.ones_like(x)
         integral = _integrate_pieces(edges, slope, offset.unsqueeze(-2), y, self.variance_floor)
         middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
@@ -223,16 +222,9 @@ def _integrate_pieces(
 ) -> Tensor:
     r"""Log-integrals of the Gaussian floor over pieces on which every phase is linear.
 
-    Args:
-        edges: Ends of the pieces, ascending, ``(..., pieces + 1)``.
-        slope: ``(targets,)``.
-        offset: ``(targets,)``, or ``(..., 1, targets)``.
-        y: ``(targets,)``.
-        variance: The floor, v.
-
-    Returns:
-        The logs of :math:`\int \exp(-\sum_n ((a_n u + b_n) \bmod 1 - y_n)^2 / 2v)\, du`,
-        ``(..., pieces)``.
+    They are those of :math:`\exp(-\sum_n ((a_n u + b_n) \bmod 1 - y_n)^2 / 2v)`, ``(..., pieces)``,
+    with the pieces' ``edges`` ascending, ``(..., pieces + 1)``, slopes and outputs ``(targets,)``,
+    and offsets ``(targets,)`` or ``(..., 1, targets)``.
     """
     low, high = edges[..., :-1], edges[..., 1:]
     middle, half = 0.5 * (low + high), 0.5 * (high - low)

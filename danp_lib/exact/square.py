@@ -43,9 +43,6 @@ class SquareWaveOracle(WaveOracle):
         family: The prior, which says what range the phase has.
         frequency: The range of omega, in half periods per unit of x.
         num_cells: The fewest cells of the frequency that must hold agreeing waves.
-
-    Raises:
-        ValueError: If an attribute is out of its range.
     """
 
     family: ClassVar[type[SquareWave]] = SquareWave
@@ -79,11 +76,8 @@ class SquareWaveOracle(WaveOracle):
     def _agreeing(self, x: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The waves through all points, in cells of equal width of the frequency.
 
-        Returns:
-            The frequency, the lowest and the highest phase, and the log-probability of each cell.
-
-        Raises:
-            ValueError: If there are none; ``name`` is what the message calls the points.
+        Returns the frequency, the lowest and the highest phase, and the log-probability of each
+        cell. If there are none, the message calls the points by ``name``.
         """
         if not ((y == 0.0) | (y == 1.0)).all():
             raise ValueError(f"{name} must have outputs 0 and 1 alone, got {y.tolist()}.")
@@ -124,13 +118,8 @@ def _phase_bounds(
     r"""The interval of phases that agree with all points at each frequency; empty if low > high.
 
     How empty, high - low, is Lipschitz in the frequency as long as it is above
-    :math:`-(1 - R) / 2`, with a range of phases of length R.
-
-    Args:
-        omega: The frequencies, ``(cells,)``.
-        x: Inputs, ``(points,)``.
-        y: Outputs, ``(points,)``.
-        ends: Of the range of phases at each frequency, ``(cells,)`` each.
+    :math:`-(1 - R) / 2`, with a range of phases of length R. The frequencies and the ``ends`` of
+    their ranges of phases have shape ``(cells,)``, the points ``(points,)``.
     """
     first, last = (end[:, None] for end in ends)
     middle = 0.5 * (first + last)

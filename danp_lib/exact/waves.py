@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt
+from danp_lib._config import Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.exact.gp import check_inputs
+from danp_lib.exact.base import Oracle, check_inputs
 
 # Below 1, the interval (1/omega, 1) of the phase is empty.
 Frequency = Annotated[
@@ -26,7 +26,7 @@ _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True)
-class WaveOracle(Configuration, ABC):
+class WaveOracle(Oracle):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
     A prediction gives every target a Gaussian of the floor's variance around the wave, since no
@@ -36,36 +36,19 @@ class WaveOracle(Configuration, ABC):
         frequency: The range of the prior's frequency.
         variance_floor: Variance of a target around the wave, in squared units of y.
         num_nodes: Number of waves that stand for a continuum of them in :meth:`predict`.
-
-    Raises:
-        ValueError: If an attribute is out of its range.
     """
-
-    num_levels: ClassVar[int] = 0
 
     frequency: Frequency
     variance_floor: PositiveFloat = VARIANCE_FLOOR
     num_nodes: PositiveInt = 4096
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
-        """The predictive at the targets as a mixture of one component a wave, in float64.
+        """See the base class: a mixture of one component a wave, some perhaps of weight zero.
 
         Right for means, variances, marginals, quantiles and samples: against eight times the nodes,
         the default's means and marginal distribution functions are within 0.005. Its joint density
         at many targets is not the exact one where a continuum of waves is left: there no node lies
         within the floor's standard deviation of the targets. :meth:`log_prob` evaluates that.
-
-        Args:
-            context: Context sets, ``(batch, points, 1)``.
-            xt: Target inputs, ``(batch, targets, 1)``.
-
-        Returns:
-            Batch shape ``(batch,)``. Tasks that leave fewer waves than others of the batch get
-            components of weight zero.
-
-        Raises:
-            ValueError: If the context is on no wave of the prior, a value is not finite, or the
-                shapes do not fit.
         """
         self._check(context, xt)
         rows = [
@@ -81,21 +64,12 @@ class WaveOracle(Configuration, ABC):
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """Log-density of the real targets given the context in nats, ``(batch,)``.
-
-        The integral over the waves is located from the targets themselves; see the class for its
-        error.
-
-        Raises:
-            ValueError: As :meth:`predict`, or if a real target is not finite.
-        """
+        """See the base class; the integral over the waves is located from the targets."""
         target.check("target")
         self._check(context, target.x.masked_fill(~target.mask.unsqueeze(-1), 0.0))
+        rows = range(context.batch_size)
         return torch.stack(
-            [
-                self._log_density(*_real(context, row), *_real(target, row))
-                for row in range(context.batch_size)
-            ]
+            [self._log_density(*_real(context, row), *_real(target, row)) for row in rows]
         )
 
     def _check(self, context: PointSet, xt: Tensor) -> None:
