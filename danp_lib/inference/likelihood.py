@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_at_least
+from danp_lib._config import check_at_least, checked
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import Oracle
@@ -41,10 +41,9 @@ class LogLikelihood:
         effective_sample_size: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``;
             1 where nothing is sampled, NaN for the rollout of a DANP, which samples every target.
         forward_passes: Passes of one set of points through the U-Net, summed over the tasks.
-        estimator: The estimator used: ``"exact"`` for a density in closed form,
-            ``"autoregressive"`` for a rollout, or one of a DANP's.
-        num_samples: S, the number of samples a task, in a rollout a target; 1 where nothing is
-            sampled.
+        estimator: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or
+            one of a DANP's.
+        num_samples: S, a task, in a rollout a target; 1 where nothing is sampled.
     """
 
     values: Tensor
@@ -67,14 +66,12 @@ def log_likelihood(
 ) -> LogLikelihood:
     """Log-likelihood of each task's targets given its context.
 
-    A ConvCNP, a ConvGNP and an exact predictive give it in one pass, and an AR ConvCNP by a
-    rollout, whatever the estimator; ``"autoregressive"`` is a rollout of any model.
-
     Args:
         model: A model, or an exact predictive (:mod:`danp_lib.exact`).
         task: The tasks; ``"noising"`` and ``"both"`` read the true function from their pool.
-        estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``, or
-            ``"autoregressive"``.
+        estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
+            ConvGNP and an exact predictive need one pass, and an AR ConvCNP is rolled out, whatever
+            is asked for; ``"autoregressive"`` rolls out the other models too.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the true function and the tasks have no pool.
@@ -86,7 +83,8 @@ def log_likelihood(
             masked or not finite, the pool is missing or too small, or the model cannot take the
             tasks.
     """
-    _check(task, estimator, auxiliary_inputs, num_samples, chunk_size, rollout=True)
+    checked(Estimator | Literal["autoregressive"], estimator, "estimator")
+    _check(task, auxiliary_inputs, num_samples, chunk_size)
     sampled = model.num_levels > 0
     if not isinstance(model, NeuralProcess):
         values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
@@ -134,17 +132,13 @@ def log_weights(
     """The logarithms of the terms whose mean estimates the likelihood of one task.
 
     With the same seed, fewer samples are the first ones of more, an even number of them for
-    ``"both"``: one run gives the estimates of all smaller S.
-
-    The arguments and errors are those of :func:`log_likelihood`, with a batch of one task.
-
-    Returns:
-        ``(samples,)``; one term where the model has no levels, since nothing is sampled.
-
+    ``"both"``: one run gives the estimates of all smaller S. The arguments and errors are those of
+    :func:`log_likelihood`. The terms are ``(samples,)``, one where the model has no levels.
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
-    _check(task, estimator, auxiliary_inputs, num_samples, chunk_size)
+    checked(Estimator, estimator, "estimator")
+    _check(task, auxiliary_inputs, num_samples, chunk_size)
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)
     if estimator == "both" and num_samples < 2:
@@ -189,10 +183,7 @@ def effective_sample_size(log_weights: Tensor) -> Tensor:
 
 
 def _defended(log_weights: Tensor, model: DANP, encoded: EncodedContext, task: Task) -> Tensor:
-    """Terms whose mean estimates the likelihood of the mixture with the defensive component.
-
-    That component's own likelihood is exact, so that every term has the same share of it.
-    """
+    """Terms of the mixture with the defensive component, each with the same exact share of it."""
     weight = model.config.defensive_weight
     if weight == 0.0:
         return log_weights
@@ -243,22 +234,10 @@ def _log_noising(model: DANP, clean: Sequence[PointSet], auxiliary: Sequence[Poi
 
 
 def _check(
-    task: Task,
-    estimator: str,
-    auxiliary_inputs: str | None,
-    num_samples: int,
-    chunk_size: int,
-    *,
-    rollout: bool = False,
+    task: Task, auxiliary_inputs: AuxiliaryInputs | None, num_samples: int, chunk_size: int
 ) -> None:
     """Refuse arguments that are none of the choices, and tasks that cannot be scored."""
-    choices = ("model", "noising", "both", "autoregressive")[: 4 if rollout else 3]
-    if estimator not in choices:
-        raise ValueError(f"estimator must be one of {', '.join(choices)}, got {estimator!r}.")
-    if auxiliary_inputs not in (None, "uniform", "target"):
-        raise ValueError(
-            f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
-        )
+    checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
 
