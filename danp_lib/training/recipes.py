@@ -10,8 +10,7 @@ from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
-from danp_lib.models.registry import MODELS as MODELS
-from danp_lib.models.registry import config_class
+from danp_lib.models.registry import MODELS, config_class
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.resume import TrainingConfig
 
@@ -89,12 +88,7 @@ class Recipe:
 
 
 def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
-    """A model with fresh weights.
-
-    Args:
-        name: One of :data:`~danp_lib.models.registry.MODELS`.
-        config: Its configuration, a :class:`DANPConfig` for a DANP.
-        seed: Of the weights.
+    """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed.
 
     Raises:
         ValueError: If there is no such model, or the configuration is another's.
@@ -155,16 +149,17 @@ def recipe(
     if model == "danp":
         functions = dataset.removesuffix("-noisy")
         levels, beta = PAPER_NOISE[functions]
-        num_levels = None if num_levels == levels else num_levels
-        if num_levels is not None:
-            variance = _FINAL_VARIANCE[functions]
-            beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
-            levels = num_levels
+        if num_levels is None or num_levels == levels:
+            num_levels = None
+        else:
+            levels, variance = num_levels, _FINAL_VARIANCE[functions]
+            beta = NoiseSchedule.from_final_variance(variance, num_levels=levels).beta
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
     training = _TRAINING[name]
     # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
     context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
     steps = training.num_steps if num_steps is None else num_steps
+    num_steps = None if steps == training.num_steps else steps
     falls = training.jitter_schedule == "geometric"
     training = replace(
         training,
@@ -173,5 +168,4 @@ def recipe(
         jitter_steps=steps // 4 if falls else training.jitter_steps,
         seed=seed,
     )
-    num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)
