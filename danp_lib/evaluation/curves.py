@@ -29,28 +29,18 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class SampleCurve:
-    """The estimates of one task by one estimator.
+    """The estimates of one task by one estimator."""
 
-    Attributes:
-        row: The task's place in the benchmark set.
-        context_size: Number of context points.
-        estimator: ``"model"``, the paper's, or ``"both"``.
-        num_samples: Every S, ascending; for ``"both"`` the samples from either source together.
-        log_likelihood: With the first S samples, log-density of the targets divided by their
-            number, in nats.
-        effective_sample_size: Of the first S samples.
-        forward_passes: Passes of one set of points through the U-Net, for the largest S.
-        seconds: Time taken, for the largest S.
-    """
-
-    row: int
-    context_size: int
-    estimator: Estimator
+    row: int  #: The task's place in the benchmark set.
+    context_size: int  #: Number of context points.
+    estimator: Estimator  #: ``"model"``, the paper's, or ``"both"``.
+    #: Every S, ascending; for ``"both"`` the samples from either source together.
     num_samples: tuple[int, ...]
+    #: With the first S samples, log-density of the targets divided by their number, in nats.
     log_likelihood: tuple[float, ...]
-    effective_sample_size: tuple[float, ...]
-    forward_passes: int
-    seconds: float
+    effective_sample_size: tuple[float, ...]  #: Of the first S samples.
+    forward_passes: int  #: Passes of one set of points through the U-Net, for the largest S.
+    seconds: float  #: Time taken, for the largest S.
 
     def __post_init__(self) -> None:
         count = len(self.num_samples)
@@ -61,40 +51,24 @@ class SampleCurve:
 
 @dataclass(frozen=True)
 class SampleAverage:
-    """The score with one number of samples.
+    """The score with one number of samples."""
 
-    Attributes:
-        estimator: As in :class:`SampleCurve`.
-        num_samples: The number of samples S.
-        context_size: Of the tasks averaged over; ``None`` for all of them.
-        num_tasks: Number of tasks.
-        average_likelihood: As in :class:`~danp_lib.evaluation.score.Evaluation`, like the rest.
-        average_likelihood_ci95: 1.96 standard errors of it; ``None`` for one task.
-        mean_log_likelihood: Mean over the tasks, in nats per target.
-    """
-
-    estimator: Estimator
-    num_samples: int
-    context_size: int | None
-    num_tasks: int
-    average_likelihood: float
-    average_likelihood_ci95: float | None
-    mean_log_likelihood: float
+    estimator: Estimator  #: As in :class:`SampleCurve`.
+    num_samples: int  #: The number of samples S.
+    context_size: int | None  #: Of the tasks averaged over; ``None`` for all of them.
+    num_tasks: int  #: Number of tasks.
+    average_likelihood: float  #: The paper's score, the mean over the tasks.
+    average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
+    mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The curves of a model on tasks of a benchmark set, and their averages.
+    """The curves of a model on tasks of a benchmark set, and their averages."""
 
-    Attributes:
-        overall: One average for each estimator and S, over all tasks.
-        by_context_size: The same for each context size.
-        curves: What it is all computed from.
-    """
-
-    overall: tuple[SampleAverage, ...]
-    by_context_size: tuple[SampleAverage, ...]
-    curves: tuple[SampleCurve, ...]
+    overall: tuple[SampleAverage, ...]  #: One average for each estimator and S, over all tasks.
+    by_context_size: tuple[SampleAverage, ...]  #: The same for each context size.
+    curves: tuple[SampleCurve, ...]  #: What it is all computed from.
 
     @classmethod
     def summarize(cls, curves: Sequence[SampleCurve]) -> Samples:

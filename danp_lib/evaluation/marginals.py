@@ -20,46 +20,28 @@ from danp_lib.models.convnp import NeuralProcess, Predictive
 
 @dataclass(frozen=True)
 class MarginalRecord:
-    """The marginals of one task.
+    """The marginals of one task."""
 
-    Attributes:
-        context_size: Number of context points.
-        crps: Mean over the targets, in units of y; lower is better.
-        coverage_50: Fraction of the targets that lie in the central 50 % interval.
-        coverage_90: The same of the central 90 % interval.
-        seconds: Time taken, scoring included.
-    """
-
-    context_size: int
-    crps: float
-    coverage_50: float
-    coverage_90: float
-    seconds: float
+    context_size: int  #: Number of context points.
+    crps: float  #: Mean over the targets, in units of y; lower is better.
+    coverage_50: float  #: Fraction of the targets that lie in the central 50 % interval.
+    coverage_90: float  #: The same of the central 90 % interval.
+    seconds: float  #: Time taken, scoring included.
 
 
 @dataclass(frozen=True)
 class Marginals:
-    """The marginals of a model on a set of tasks: means over the tasks.
+    """The marginals of a model on a set of tasks: means of the records."""
 
-    Attributes:
-        crps: In units of y.
-        crps_ci95: 1.96 standard errors of it over the tasks; ``None`` for one task.
-        coverage_50: As in a record.
-        coverage_90: As in a record.
-        num_tasks: Number of tasks.
-        num_samples: S, the number of components of a DANP's mixture; 1 where nothing is sampled.
-        seconds: Sum over the tasks.
-        tasks: What it is all computed from.
-    """
-
-    crps: float
-    crps_ci95: float | None
+    crps: float  #: In units of y.
+    crps_ci95: float | None  #: 1.96 standard errors of it over the tasks; ``None`` for one task.
     coverage_50: float
     coverage_90: float
-    num_tasks: int
+    num_tasks: int  #: Number of tasks.
+    #: S, the number of components of a DANP's mixture; 1 where nothing is sampled.
     num_samples: int
-    seconds: float
-    tasks: tuple[MarginalRecord, ...]
+    seconds: float  #: Sum over the tasks.
+    tasks: tuple[MarginalRecord, ...]  #: What it is all computed from.
 
     @classmethod
     def summarize(cls, tasks: Sequence[MarginalRecord], *, num_samples: int) -> Marginals:

@@ -56,21 +56,14 @@ Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of result.
+    """One kind of result."""
 
-    Attributes:
-        measure: What is measured, as ``danp benchmark`` calls it.
-        key: Name of the content in a file.
-        score: The function from a model, tasks, a generator and options to the content.
-        options: Names of the options.
-        summarize: The content anew, from the records in it.
-    """
-
-    measure: str
-    key: str
+    measure: str  #: What is measured, as ``danp benchmark`` calls it.
+    key: str  #: Name of the content in a file.
+    #: The function from a model, tasks, a generator and options to the content.
     score: Callable[..., Any]
-    options: tuple[str, ...]
-    summarize: Callable[[Any], Any]
+    options: tuple[str, ...]  #: Names of the options.
+    summarize: Callable[[Any], Any]  #: The content anew, from the records in it.
 
 
 KINDS: dict[type[Any], Kind] = {
@@ -112,46 +105,28 @@ KINDS: dict[type[Any], Kind] = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a result comes from.
+    """Where a result comes from."""
 
-    Attributes:
-        name: One of :data:`NAMES`.
-        dataset: Name of the benchmark set.
-        weights: SHA-256 of the checkpoint, or ``None`` for an oracle.
-        tasks: SHA-256 of the benchmark set.
-        seed: Of the samples.
-        commit: The library's commit in git, or ``None`` where that is not known.
-        hardware: The machine.
-        danp_lib: Version of this library.
-        torch: Version of PyTorch.
-        compiled: Whether the network was compiled, which matters where seconds are compared.
-    """
-
-    name: str
-    dataset: str
-    weights: str | None
-    tasks: str
-    seed: int
-    commit: str | None
-    hardware: Hardware
-    danp_lib: str
-    torch: str
+    name: str  #: One of :data:`NAMES`.
+    dataset: str  #: Name of the benchmark set.
+    weights: str | None  #: SHA-256 of the checkpoint, or ``None`` for an oracle.
+    tasks: str  #: SHA-256 of the benchmark set.
+    seed: int  #: Of the samples.
+    commit: str | None  #: The library's commit in git, or ``None`` where that is not known.
+    hardware: Hardware  #: The machine.
+    danp_lib: str  #: Version of this library.
+    torch: str  #: Version of PyTorch.
+    #: Whether the network was compiled, which matters where seconds are compared.
     compiled: bool = False
 
 
 @dataclass(frozen=True)
 class Result(Generic[Content]):
-    """A result and where it comes from; of a run that was resumed, from where it began.
+    """A result and where it comes from; of a run that was resumed, from where it began."""
 
-    Attributes:
-        origin: Where it comes from.
-        configuration: The model's, as JSON.
-        content: Summary and records.
-    """
-
-    origin: Origin
-    configuration: dict[str, Any]
-    content: Content
+    origin: Origin  #: Where it comes from.
+    configuration: dict[str, Any]  #: The model's, as JSON.
+    content: Content  #: Summary and records.
 
     @property
     def measured(self) -> str:

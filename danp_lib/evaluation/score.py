@@ -33,53 +33,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """The result of one task.
+    """The result of one task."""
 
-    Attributes:
-        context_size: Number of context points.
-        log_likelihood: Log-density of the targets divided by their number, in nats.
-        estimator: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`, and so are the next
-            three.
-        num_samples: S; 1 where nothing is sampled.
-        effective_sample_size: Of those samples; ``None`` for the rollout of a DANP.
-        forward_passes: Passes of one set of points through the U-Net.
-        seconds: Time taken.
-    """
-
-    context_size: int
-    log_likelihood: float
+    context_size: int  #: Number of context points.
+    log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
+    #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
     estimator: str
-    num_samples: int
-    effective_sample_size: float | None
-    forward_passes: int
-    seconds: float
+    num_samples: int  #: S; 1 where nothing is sampled.
+    effective_sample_size: float | None  #: Of those samples; ``None`` for the rollout of a DANP.
+    forward_passes: int  #: Passes of one set of points through the U-Net.
+    seconds: float  #: Time taken.
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of a model on a set of tasks.
+    """The results of a model on a set of tasks."""
 
-    Attributes:
-        average_likelihood: The paper's score.
-        average_likelihood_ci95: 1.96 standard errors of it over the tasks; ``None`` for one task.
-        mean_log_likelihood: Mean over the tasks, in nats per target.
-        num_tasks: Number of tasks.
-        estimator: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
-        num_samples: The largest number of samples of a task.
-        forward_passes: Sum over the tasks.
-        seconds: Sum over the tasks.
-        tasks: What it is all computed from.
-    """
-
-    average_likelihood: float
+    average_likelihood: float  #: The paper's score.
+    #: 1.96 standard errors of it over the tasks; ``None`` for one task.
     average_likelihood_ci95: float | None
-    mean_log_likelihood: float
-    num_tasks: int
-    estimator: str
-    num_samples: int
-    forward_passes: int
-    seconds: float
-    tasks: tuple[TaskRecord, ...]
+    mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
+    num_tasks: int  #: Number of tasks.
+    estimator: str  #: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
+    num_samples: int  #: The largest number of samples of a task.
+    forward_passes: int  #: Sum over the tasks.
+    seconds: float  #: Sum over the tasks.
+    tasks: tuple[TaskRecord, ...]  #: What it is all computed from.
 
     @classmethod
     def summarize(cls, tasks: Sequence[TaskRecord]) -> Evaluation:

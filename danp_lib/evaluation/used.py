@@ -21,16 +21,11 @@ class Used:
 
     Nothing here needs the true function: it is what a user gets, likelihood and marginals of the
     same distribution.
-
-    Attributes:
-        defensive_weight: Of the defensive component.
-        evaluation: The likelihoods.
-        marginals: CRPS and coverage.
     """
 
-    defensive_weight: float
-    evaluation: Evaluation
-    marginals: Marginals
+    defensive_weight: float  #: Of the defensive component.
+    evaluation: Evaluation  #: The likelihoods.
+    marginals: Marginals  #: CRPS and coverage.
 
     @classmethod
     def summarize(

@@ -23,16 +23,12 @@ from danp_lib.models.danp import DANP, ancestral, chunks
 
 @dataclass(frozen=True)
 class Rollout:
-    """The result of a rollout.
+    """The result of a rollout."""
 
-    Attributes:
-        values: Joint log-densities of the targets in nats, not divided by their number,
-            ``(batch,)``, or joint samples, ``(samples, batch, targets, 1)``.
-        forward_passes: Passes of one set of points through the U-Net, in all.
-    """
-
+    #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``, or
+    #: joint samples, ``(samples, batch, targets, 1)``.
     values: Tensor
-    forward_passes: int
+    forward_passes: int  #: Passes of one set of points through the U-Net, in all.
 
 
 @torch.no_grad()

@@ -33,24 +33,18 @@ Estimator = Literal["model", "noising", "both"]
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    r"""Log-likelihoods of a batch of tasks.
+    r"""Log-likelihoods of a batch of tasks."""
 
-    Attributes:
-        values: Joint log-densities of the targets in nats, not divided by their number,
-            ``(batch,)``.
-        effective_sample_size: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``;
-            1 where nothing is sampled, NaN for the rollout of a DANP, which samples every target.
-        forward_passes: Passes of one set of points through the U-Net, summed over the tasks.
-        estimator: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or
-            one of a DANP's.
-        num_samples: S, a task, in a rollout a target; 1 where nothing is sampled.
-    """
-
+    #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
+    #: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``; 1 where nothing is
+    #: sampled, NaN for the rollout of a DANP, which samples every target.
     effective_sample_size: Tensor
-    forward_passes: int
+    forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
+    #: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or one of a
+    #: DANP's.
     estimator: str
-    num_samples: int
+    num_samples: int  #: S, a task, in a rollout a target; 1 where nothing is sampled.
 
 
 @unchecked_contexts()

@@ -43,17 +43,11 @@ class NonFiniteLossError(ValueError):
 
 
 class Update(NamedTuple):
-    """What one step returns, on the device: nothing here has waited for a GPU.
+    """What one step returns, on the device: nothing here has waited for a GPU."""
 
-    Attributes:
-        level: Level of each task, ``(batch,)``.
-        log_likelihood: Nats per target of each task, ``(batch,)``.
-        gradient_norm: Before it was clipped, a scalar.
-    """
-
-    level: Tensor
-    log_likelihood: Tensor
-    gradient_norm: Tensor
+    level: Tensor  #: Level of each task, ``(batch,)``.
+    log_likelihood: Tensor  #: Nats per target of each task, ``(batch,)``.
+    gradient_norm: Tensor  #: Before it was clipped, a scalar.
 
 
 def train(

@@ -53,27 +53,17 @@ RECIPES = tuple(_TRAINING)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that makes a model.
+    """Everything that makes a model."""
 
-    Attributes:
-        name: ``"paper"`` or ``"fast"``.
-        model: The kind of model.
-        dataset: The name of its dataset.
-        model_config: Its architecture.
-        task_generator: The prior over functions it is trained on.
-        training: The run.
-        num_steps: Length of the run where it was chosen, ``None`` where it is the recipe's.
-        num_levels: Likewise F of a DANP, ``None`` where it is Table 2's.
-    """
-
-    name: str
-    model: str
-    dataset: str
-    model_config: ConvNPConfig | DANPConfig
-    task_generator: TaskGenerator
-    training: TrainingConfig
+    name: str  #: ``"paper"`` or ``"fast"``.
+    model: str  #: The kind of model.
+    dataset: str  #: The name of its dataset.
+    model_config: ConvNPConfig | DANPConfig  #: Its architecture.
+    task_generator: TaskGenerator  #: The prior over functions it is trained on.
+    training: TrainingConfig  #: The run.
+    #: Length of the run where it was chosen, ``None`` where it is the recipe's.
     num_steps: int | None = None
-    num_levels: int | None = None
+    num_levels: int | None = None  #: Likewise F of a DANP, ``None`` where it is Table 2's.
 
     @property
     def checkpoint_name(self) -> str:
