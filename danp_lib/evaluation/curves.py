@@ -107,17 +107,11 @@ def score_samples(
     keep: Callable[[Samples], None] | None = None,
     progress: bool = False,
 ) -> Samples:
-    """The curves of the first tasks of every context size.
+    """The curves of the first ``tasks_per_size`` tasks of every context size, which have a pool.
 
-    Args:
-        model: The model.
-        task: The tasks, with a pool.
-        tasks_per_size: How many tasks of each context size.
-        max_samples: Leave out every S above it; all of :data:`NUM_SAMPLES` where left out.
-        generator: Source of randomness; the samples of a task do not depend on the other tasks.
-        done: Curves of an earlier call, which are not computed again.
-        keep: Called after every task with all curves there are.
-        progress: Show a progress bar on the standard error.
+    With ``max_samples``, every S of :data:`NUM_SAMPLES` above it is left out. The samples of a task
+    do not depend on the other tasks. Curves of an earlier call, ``done``, are not computed again;
+    ``keep`` is called after every task with all curves there are.
 
     Raises:
         ValueError: If the model draws no samples, or a number is out of range.

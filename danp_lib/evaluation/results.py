@@ -196,7 +196,6 @@ def run_benchmark(
     Raises:
         ValueError: If an argument is not one of its choices, or what is kept is of other weights,
             tasks, seed or versions.
-        FileNotFoundError: If the weights or the benchmark set are missing.
     """
     kind = KINDS[content]
     for key, value in options.items():

@@ -143,18 +143,12 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
 
-    Args:
-        model: A trained model, or an oracle.
-        task: The tasks.
-        estimator: As in :func:`~danp_lib.log_likelihood`.
-        num_samples: S, likewise; it may depend on the size of the context, see
-            :func:`papers_samples`.
-        generator: Source of randomness; each task's is spawned from it, see :func:`score_each`.
-        progress: Show a progress bar on the standard error.
+    The estimator and S, the number of samples, are those of :func:`~danp_lib.log_likelihood`; S may
+    depend on the size of the context, see :func:`papers_samples`. Each task has a generator spawned
+    from the one given, see :func:`score_each`.
 
     Raises:
-        ValueError: If an argument is not one of its choices, there is no target, the model cannot
-            take a task, or a likelihood is not a number.
+        ValueError: As there, or if there is no target, or a likelihood is not a number.
     """
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
     return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))

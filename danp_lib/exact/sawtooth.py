@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Limit, PositiveInt
-from danp_lib.exact.waves import Frequency, WaveOracle, lattice
+from danp_lib.exact.waves import Frequency, WaveOracle, lattice, midpoints
 
 _CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
 _CHUNK = 512  # frequencies integrated at once, to bound the memory
@@ -75,11 +75,9 @@ class SawtoothOracle(WaveOracle):
         for d, low, high in self._intervals(x, y):
             share = (high - low) / (upper - lower)
             count = math.ceil(self.num_nodes * share)
-            unit = (torch.arange(count, dtype=x.dtype, device=x.device) + 0.5) / count
-            omega = low + (high - low) * unit
-            weights.append(
-                self._log_prior(omega, x[anchor], y[anchor], d) + math.log(share / count)
-            )
+            omega = midpoints(low, high, count, x)
+            prior = self._log_prior(omega, x[anchor], y[anchor], d)
+            weights.append(prior + math.log(share / count))
             waves.append(torch.remainder(d * omega[:, None] * (xt - x[anchor]) + y[anchor], 1.0))
         return torch.cat(weights), torch.cat(waves)
 
@@ -170,8 +168,7 @@ class SawtoothOracle(WaveOracle):
         cells = _CELLS
         if spread > 0.0:
             cells = max(cells, math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev))
-        grid = torch.arange(cells, dtype=x.dtype, device=x.device)
-        omega = lower + (upper - lower) * (grid + 0.5) / cells
+        omega = midpoints(lower, upper, cells, x)
         signed = torch.cat([omega, -omega])
         near, far = x.argmin(), x.argmax()
         phase = signed * (x[far] - x[near]) - (y[far] - y[near])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from danp_lib._config import PositiveInt
 from danp_lib.data.generators import ReleasedSquareWave, SquareWave
-from danp_lib.exact.waves import Frequency, WaveOracle, lattice
+from danp_lib.exact.waves import Frequency, WaveOracle, lattice, midpoints
 
 _COARSEST = 1024  # cells of the frequency range to start from
 _SPLIT = 4  # parts that a cell is cut into
@@ -85,9 +85,8 @@ class SquareWaveOracle(WaveOracle):
         steepest = float(x.amax().clamp(min=0.0) - x.amin().clamp(max=-1.0)) if x.numel() else 1.0
         scope = self.frequency[1] - self.frequency[0]
         width = scope / _COARSEST
-        index = torch.arange(_COARSEST, dtype=x.dtype, device=x.device)
-        omega = self.frequency[0] + (index + 0.5) * width
-        parts = (torch.arange(_SPLIT, dtype=x.dtype, device=x.device) + 0.5) / _SPLIT - 0.5
+        omega = midpoints(*self.frequency, _COARSEST, x)
+        parts = midpoints(-0.5, 0.5, _SPLIT, x)
         while True:
             first, last = self.family.phase_range(omega)
             low, high = _phase_bounds(omega, x, y, (first, last))

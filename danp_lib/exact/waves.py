@@ -92,8 +92,14 @@ def lattice(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     Either coordinate alone is evenly spread too, and so is nearly any combination of the two, which
     is what a marginal of a prediction looks at.
     """
-    index = torch.arange(size, dtype=torch.float64, device=like.device)
-    return (index + 0.5) / size, torch.remainder((index + 0.5) * _GOLDEN, 1.0)
+    place = torch.arange(size, dtype=torch.float64, device=like.device) + 0.5
+    return place / size, torch.remainder(place * _GOLDEN, 1.0)
+
+
+def midpoints(low: float, high: float, count: int, like: Tensor) -> Tensor:
+    """The midpoints of equal parts of an interval, ``(count,)``."""
+    place = torch.arange(count, dtype=torch.float64, device=like.device) + 0.5
+    return low + (high - low) * place / count
 
 
 def _real(points: PointSet, row: int) -> tuple[Tensor, Tensor]:

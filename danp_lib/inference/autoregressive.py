@@ -48,16 +48,11 @@ def ar_log_prob(
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
 
-    Args:
-        model: The model; with a DANP each term is the log-density of its mixture.
-        task: The tasks.
-        generator: Source of randomness: the orders, and the samples of a DANP.
-        num_samples: S, the number of a DANP's samples a term; the other models draw none.
-        chunk_size: Number of contexts, or of a DANP's samples, computed at a time.
+    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. The
+    contexts, or those samples, are computed ``chunk_size`` at a time.
 
     Raises:
-        ValueError: If a target is masked or not finite, a number is below 1, or the model cannot
-            take the tasks.
+        ValueError: If a target is masked or not finite, or a number is below 1.
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
@@ -95,9 +90,6 @@ def ar_sample(
     Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
     draws one auxiliary sample for each value, so that the value is a draw of its mixture with
     infinitely many components. ``num_samples`` are drawn of each set, ``chunk_size`` at a time.
-
-    Raises:
-        ValueError: If a number is below 1 or the model cannot take the context or the inputs.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     model.core.check([("context", context)], xt)

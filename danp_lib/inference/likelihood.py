@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
-from danp_lib.models.danp import DANP, AuxiliaryInputs, EncodedContext, Proposal, ancestral, chunks
+from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks
 
 Estimator = Literal["model", "noising", "both"]
 
@@ -74,35 +74,27 @@ def log_likelihood(
 
     Raises:
         ValueError: If an argument is not one of its choices, a target or a point of the pool is
-            masked or not finite, the pool is missing or too small, or the model cannot take the
-            tasks.
+            masked or not finite, or the pool is missing or too small.
     """
     checked(Estimator | Literal["autoregressive"], estimator, "estimator")
     _check(task, auxiliary_inputs, num_samples, chunk_size)
     sampled = model.num_levels > 0
+    options: dict[str, Any] = {
+        "num_samples": num_samples,
+        "generator": generator,
+        "chunk_size": chunk_size,
+    }
     if not isinstance(model, NeuralProcess):
         values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
     elif model.autoregressive or estimator == "autoregressive":
-        rollout = ar_log_prob(
-            model, task, generator=generator, num_samples=num_samples, chunk_size=chunk_size
-        )
+        rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
     elif not isinstance(model, DANP) or not sampled:
         values = model.predict(task.context, task.xt).log_prob(task.yt)
         passes, used = task.batch_size, "exact"
     else:
-        weights = [
-            log_weights(
-                model,
-                task[row],
-                estimator=estimator,
-                num_samples=num_samples,
-                auxiliary_inputs=auxiliary_inputs,
-                generator=generator,
-                chunk_size=chunk_size,
-            )
-            for row in range(task.batch_size)
-        ]
+        options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
+        weights = [log_weights(model, task[row], **options) for row in range(task.batch_size)]
         values = torch.stack([log_mean(terms) for terms in weights])
         sizes = torch.stack([effective_sample_size(terms) for terms in weights])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
@@ -126,7 +118,7 @@ def log_weights(
     """The logarithms of the terms whose mean estimates the likelihood of one task.
 
     With the same seed, fewer samples are the first ones of more, an even number of them for
-    ``"both"``: one run gives the estimates of all smaller S. The arguments and errors are those of
+    ``"both"``: one run gives the estimates of all smaller S. The arguments are those of
     :func:`log_likelihood`. The terms are ``(samples,)``, one where the model has no levels.
     """
     if task.batch_size != 1:
@@ -163,7 +155,12 @@ def log_weights(
                 log_proposal = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
             log_weight = log_weight + log_p - log_proposal
         parts.append(log_weight)
-    return _defended(torch.cat(parts), model, encoded, task)
+    weight, terms = model.config.defensive_weight, torch.cat(parts)
+    if weight == 0.0:
+        return terms
+    # The defensive component's own likelihood is exact: every term has the same share of it.
+    exact = model.defensive(encoded, task.xt).log_prob(task.yt)
+    return torch.logaddexp(math.log1p(-weight) + terms, math.log(weight) + exact)
 
 
 def log_mean(log_weights: Tensor) -> Tensor:
@@ -174,15 +171,6 @@ def log_mean(log_weights: Tensor) -> Tensor:
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     r"""The :math:`(\sum w)^2 / \sum w^2` of weights ``(samples,)``."""
     return (2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0)).exp()
-
-
-def _defended(log_weights: Tensor, model: DANP, encoded: EncodedContext, task: Task) -> Tensor:
-    """Terms of the mixture with the defensive component, each with the same exact share of it."""
-    weight = model.config.defensive_weight
-    if weight == 0.0:
-        return log_weights
-    exact = model.defensive(encoded, task.xt).log_prob(task.yt)
-    return torch.logaddexp(math.log1p(-weight) + log_weights, math.log(weight) + exact)
 
 
 def _either(forward: Tensor, noised: Sequence[Tensor], own: Proposal) -> Proposal:
@@ -202,10 +190,9 @@ def _clean_points(
     # Different points of the pool within a sample.
     assert task.pool is not None
     x, y, size = task.pool.x[0], task.pool.y[0], model.config.num_auxiliary
-    order = [
-        torch.randperm(len(x), device=generator.device, generator=generator) for _ in range(count)
-    ]
-    chosen = torch.stack(order)[:, : size * model.num_levels].split(size, dim=1)
+    draws: dict[str, Any] = {"device": generator.device, "generator": generator}
+    order = torch.stack([torch.randperm(len(x), **draws) for _ in range(count)])
+    chosen = order[:, : size * model.num_levels].split(size, dim=1)
     return [PointSet(x[index], y[index]) for index in chosen]
 
 

@@ -62,32 +62,20 @@ def train(
     progress: bool = True,
     callback: Callable[[Record], None] | None = None,
 ) -> list[Record]:
-    """Train a model in place, on the device it is on.
+    """Train a model in place, on the device it is on, and return the records of the whole run.
 
     With a folder, the run leaves ``state.safetensors`` there, from which it goes on where it
     stopped, bit for bit on a CPU, and ``log.jsonl``, one record a line. It is saved at every
     validation, and when it ends: at the last step, after ``max_minutes``, by Ctrl-C or a
-    termination signal.
-
-    Args:
-        model: The model; its weights are taken as they are.
-        task_generator: The prior over functions, to draw tasks from.
-        config: The run.
-        folder: Where to keep the run; nothing is kept where left out.
-        max_minutes: Stop, resumably, after this time.
-        compile_model: Compile the likelihood and its gradient with :func:`torch.compile`.
-        snapshots: Also keep checkpoints in the folder, ``step-1024.safetensors`` and so on, at
-            every power of two from 1,024 steps, for a learning curve.
-        progress: Show a progress bar on the standard error.
-        callback: Called with every record.
-
-    Returns:
-        The records of the whole run; see :data:`~danp_lib.training.resume.Record`.
+    termination signal. With ``snapshots``, the folder also gets checkpoints, named
+    ``step-1024.safetensors`` and so on, at every power of two from there. With ``compile_model``,
+    :func:`torch.compile` makes code for the likelihood and its gradient. ``callback`` is called
+    with every record.
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
-        ValueError: If the prior or the batches are not the model's, the folder holds another run or
-            a damaged one, or the run has a configuration that cannot be saved there.
+        ValueError: If the prior or the batches are not the model's, or the folder holds another run
+            or a damaged one.
     """
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
@@ -163,11 +151,7 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
 
 
 def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
-    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn.
-
-    PyTorch keeps the code for the next run, in the temporary files or where the environment
-    variable ``TORCHINDUCTOR_CACHE_DIR`` says.
-    """
+    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn."""
     # Here, since it takes as long to import as all the rest.
     from torch._dynamo import config as dynamo
 
@@ -237,19 +221,12 @@ class GraphedStep:
     A replay costs one launch where the step has thousands. The function must be of static shapes,
     read nothing on the host, take its randomness from ``generator``, and change only tensors that
     stay where they are; it returns tensors, which every replay overwrites.
-
-    Args:
-        function: The step.
-        generator: Its source of randomness, on the GPU.
-        warmup: Number of eager calls, in which the libraries settle their workspaces.
     """
 
-    def __init__(
-        self, function: Callable[[], Any], generator: torch.Generator, *, warmup: int = 5
-    ) -> None:
+    def __init__(self, function: Callable[[], Any], generator: torch.Generator) -> None:
         self.function = function
         self.generator = generator
-        self.warmup = warmup
+        self.warmup = 5  # eager calls, in which the libraries settle their workspaces
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: Any = None
 

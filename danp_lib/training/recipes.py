@@ -78,11 +78,7 @@ class Recipe:
 
 
 def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
-    """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed.
-
-    Raises:
-        ValueError: If there is no such model, or the configuration is another's.
-    """
+    """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
     expected = config_class(name)
@@ -104,19 +100,13 @@ def recipe(
     num_levels: int | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A recipe for a model of the paper.
+    """A recipe for a model of the paper, of a dataset of :data:`~danp_lib.data.generators.PRIORS`.
 
-    Args:
-        name: ``"paper"``: Appendix B.2, 500 epochs of 2**14 tasks. ``"fast"``: a U-Net with a
-            full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
-            joint Gaussians conditioned on what is known.
-        model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        dataset: A name in :data:`~danp_lib.data.generators.PRIORS`; a noisy one has the F and beta
-            of its functions.
-        num_steps: Length of the run, where it is not to be the recipe's.
-        num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
-            the same noise variance at the last level.
-        seed: Of weights and tasks.
+    ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks. ``"fast"`` is a U-Net with a
+    full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and joint
+    Gaussians conditioned on what is known. Noisy datasets have the F and beta of their functions.
+    With ``num_levels``, F is not Table 2's, and beta is the one that gives the same noise variance
+    at the last level.
 
     Raises:
         ValueError: If a name is unknown, or a baseline is given levels.
