@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -54,51 +54,20 @@ CHUNK_SIZE = 256
 Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of result."""
 
     measure: str  #: What is measured, as ``danp benchmark`` calls it.
     key: str  #: Name of the content in a file.
-    #: The function from a model, tasks, a generator and options to the content.
-    score: Callable[..., Any]
+    score: Callable[..., Any]  #: From a model, tasks, a generator and options to the content.
     options: tuple[str, ...]  #: Names of the options.
-    summarize: Callable[[Any], Any]  #: The content anew, from the records in it.
 
 
 KINDS: dict[type[Any], Kind] = {
-    Evaluation: Kind(
-        "likelihood",
-        "evaluation",
-        evaluate,
-        ("estimator", "num_samples"),
-        lambda content: Evaluation.summarize(content.tasks),
-    ),
-    Marginals: Kind(
-        "marginals",
-        "marginals",
-        score_marginals,
-        ("num_samples",),
-        lambda content: Marginals.summarize(content.tasks, num_samples=content.num_samples),
-    ),
-    Samples: Kind(
-        "samples",
-        "samples",
-        score_samples,
-        ("tasks_per_size", "max_samples"),
-        lambda content: Samples.summarize(content.curves),
-    ),
-    Used: Kind(
-        "used",
-        "used",
-        score_used,
-        ("num_samples",),
-        lambda content: Used.summarize(
-            zip(content.evaluation.tasks, content.marginals.tasks, strict=True),
-            num_samples=content.marginals.num_samples,
-            defensive_weight=content.defensive_weight,
-        ),
-    ),
+    Evaluation: Kind("likelihood", "evaluation", evaluate, ("estimator", "num_samples")),
+    Marginals: Kind("marginals", "marginals", score_marginals, ("num_samples",)),
+    Samples: Kind("samples", "samples", score_samples, ("tasks_per_size", "max_samples")),
+    Used: Kind("used", "used", score_used, ("num_samples",)),
 }
 """The kinds of results, by the class of their content."""
 
@@ -267,7 +236,7 @@ def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[
         configuration = document.pop("configuration", {})
         found = from_dict(content, document.pop(kind.key, None), name=kind.key)
         origin = from_dict(Origin, document, name="result")
-        _check_summary(kind.key, to_dict(found), to_dict(kind.summarize(found)))
+        _check_summary(kind.key, to_dict(found), to_dict(_summarized(found)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return Result(origin, configuration, found)
@@ -292,6 +261,21 @@ def _check_resumable(path: Path, before: Origin, now: Origin) -> None:
                 f"{path} must be of {key} {expected} to be resumed, got {found}; delete it to "
                 "start anew."
             )
+
+
+def _summarized(content: Any) -> Any:
+    """The content anew, from the records in it."""
+    if isinstance(content, Evaluation):
+        return Evaluation.summarize(content.tasks)
+    if isinstance(content, Marginals):
+        return Marginals.summarize(content.tasks, num_samples=content.num_samples)
+    if isinstance(content, Samples):
+        return Samples.summarize(content.curves)
+    return Used.summarize(
+        zip(content.evaluation.tasks, content.marginals.tasks, strict=True),
+        num_samples=content.marginals.num_samples,
+        defensive_weight=content.defensive_weight,
+    )
 
 
 def _check_summary(key: str, found: Any, expected: Any) -> None:

@@ -30,12 +30,11 @@ class GaussianProcessOracle(Oracle):
         \mu = K_{tc}(K_{cc} + uI)^{-1} y_c, \qquad
         \Sigma = K_{tt} - K_{tc}(K_{cc} + uI)^{-1}K_{ct} + vI .
 
-    The floor is on the targets because no model in this library can put less on the diagonal. The
-    context is taken to be as exact as the tasks have it, with their jitter of 1e-8 for u. That is
-    an upper limit, to 1 %: eigenvalues of max(lambda, v) in place of lambda + v, the best that a
-    Gaussian with covariance of at least vI can do, gain no more. With u = v in place of that, one
-    joint Gaussian stands behind all predictions, and the chain rule holds between them. Average
-    likelihood on 100 tasks a size:
+    The floor is on the targets because no model in this library can put less on the diagonal. By
+    default u is the jitter of the tasks. That is an upper limit, to 1 %: eigenvalues of
+    max(lambda, v) in place of lambda + v, the best that a Gaussian with covariance of at least vI
+    can do, gain no more. With u = v, one joint Gaussian stands behind all predictions, and the
+    chain rule holds between them. Average likelihood on 100 tasks a size:
 
     =====================  ====  ====  ====  ====  =====  =====  =====
     context size              0     5    10    15     20     25     30
@@ -64,24 +63,20 @@ class GaussianProcessOracle(Oracle):
         """
         check_inputs(context, xt)
         keep = context.mask.unsqueeze(-1)
-        xc = context.x.double().masked_fill(~keep, 0.0)
-        yc = context.y.double().masked_fill(~keep, 0.0)
-        xt = xt.double()
+        known, xt = context.blanked().to(torch.float64), xt.double()
         kernel = GaussianProcess(length_scale=self.length_scale).kernel
         # Padding becomes independent entries of unit variance, known to be zero.
-        both = keep & keep.mT
-        context_covariance = kernel(xc, xc).masked_fill(~both, 0.0) + torch.diag_embed(
-            torch.where(context.mask, self.context_variance, 1.0).double()
-        )
-        lower, failed = torch.linalg.cholesky_ex(context_covariance)
+        diagonals = torch.where(context.mask, self.context_variance, 1.0).double()
+        between = kernel(known.x, known.x).masked_fill(~(keep & keep.mT), 0.0)
+        lower, failed = torch.linalg.cholesky_ex(between + torch.diag_embed(diagonals))
         if failed.any():
             raise ValueError(
                 f"context_variance must be large enough for the covariance of {context.num_points} "
                 f"context points to have a Cholesky factor, got {self.context_variance}."
             )
-        cross = kernel(xc, xt).masked_fill(~keep, 0.0)
+        cross = kernel(known.x, xt).masked_fill(~keep, 0.0)
         half = torch.linalg.solve_triangular(lower, cross, upper=False)
-        mean = half.mT @ torch.linalg.solve_triangular(lower, yc, upper=False)
+        mean = half.mT @ torch.linalg.solve_triangular(lower, known.y, upper=False)
         floor = torch.full_like(mean, self.variance_floor)
         if diagonal:
             return DiagonalNormal(mean, 1.0 - half.square().sum(dim=-2).unsqueeze(-1) + floor)
@@ -124,13 +119,11 @@ class NoisyGaussianProcessOracle(Oracle):
         nodes = [GaussianProcessOracle(self.length_scale, v, v) for v in variances]
         logits = torch.stack([node.log_prob(nothing, context) for node in nodes], dim=-1)
         parts = [node.predict(context, xt) for node in nodes]
-        components = LowRankNormal(
-            *(
-                torch.stack([getattr(part, name) for part in parts], dim=1)
-                for name in ("loc", "cov_factor", "cov_diag")
-            )
+        stacked = (
+            torch.stack([getattr(part, name) for part in parts], dim=1)
+            for name in ("loc", "cov_factor", "cov_diag")
         )
-        return Mixture(logits, components)
+        return Mixture(logits, LowRankNormal(*stacked))
 
     def _stddevs(self) -> list[float]:
         """The nodes."""

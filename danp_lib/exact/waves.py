@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from danp_lib._config import Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
@@ -51,16 +52,11 @@ class WaveOracle(Oracle):
         within the floor's standard deviation of the targets. :meth:`log_prob` evaluates that.
         """
         self._check(context, xt)
-        rows = [
-            self._nodes(*_real(context, row), xt[row, :, 0].double())
-            for row in range(context.batch_size)
-        ]
-        width = max(log_weights.numel() for log_weights, _ in rows)
-        logits = torch.full((len(rows), width), -math.inf, dtype=torch.float64, device=xt.device)
-        means = logits.new_zeros(len(rows), width, xt.shape[1], 1)
-        for row, (log_weights, outputs) in enumerate(rows):
-            logits[row, : log_weights.numel()] = log_weights
-            means[row, : log_weights.numel(), :, 0] = outputs
+        inputs = enumerate(xt[:, :, 0].double())
+        rows = [self._nodes(*_real(context, row), x) for row, x in inputs]
+        log_weights, outputs = (list(parts) for parts in zip(*rows, strict=True))
+        logits = pad_sequence(log_weights, batch_first=True, padding_value=-math.inf)
+        means = pad_sequence(outputs, batch_first=True).unsqueeze(-1)
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
