@@ -12,7 +12,7 @@ import torch
 
 from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.score import check_records, check_task, mean_and_ci95, score_each
+from danp_lib.evaluation.score import check_scorable, mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess, Predictive
@@ -46,13 +46,14 @@ class Marginals:
     @classmethod
     def summarize(cls, tasks: Sequence[MarginalRecord], *, num_samples: int) -> Marginals:
         """Sum up records, at least one."""
-        check_records(tasks)
-        rows = [(t.crps, t.coverage_50, t.coverage_90) for t in tasks]
-        scores, half, most = torch.tensor(rows, dtype=torch.float64).unbind(dim=1)
+        scores, half, most = (
+            mean_and_ci95(torch.tensor([getattr(t, key) for t in tasks], dtype=torch.float64))
+            for key in ("crps", "coverage_50", "coverage_90")
+        )
         return cls(
-            *mean_and_ci95(scores),
-            coverage_50=float(half.mean()),
-            coverage_90=float(most.mean()),
+            *scores,
+            coverage_50=half[0],
+            coverage_90=most[0],
             num_tasks=len(tasks),
             num_samples=num_samples,
             seconds=sum(t.seconds for t in tasks),
@@ -90,7 +91,7 @@ def score_task(
     model: NeuralProcess | Oracle, task: Task, *, num_samples: int, generator: torch.Generator
 ) -> MarginalRecord:
     """Score the marginals of a model on one task; see :func:`score_marginals`."""
-    check_task(task)
+    check_scorable(task, one=True)
     start = time.perf_counter()
     options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
     predictive = model.predict(task.context, task.xt, **(options if model.num_levels else {}))

@@ -106,10 +106,7 @@ class Result(Generic[Content]):
 def load_model(
     name: str, *, seed: int = 0, device: torch.device | str = "cpu", compiled: bool = False
 ) -> tuple[Any, Origin]:
-    """A pretrained model, or the ceiling, and the origin of a result of it on its benchmark set.
-
-    The arguments and errors are those of :func:`run_benchmark`.
-    """
+    """One of :data:`NAMES`, and the origin of a result of it; see :func:`run_benchmark`."""
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
     kind, dataset = split_name(name)
@@ -146,21 +143,14 @@ def run_benchmark(
     progress: bool = False,
     **options: Any,
 ) -> Result[Content]:
-    """Measure a pretrained model, or the ceiling, on the benchmark set of its dataset.
+    """Measure one of :data:`NAMES` on the benchmark set of its dataset, as a key of :data:`KINDS`.
 
-    Args:
-        name: One of :data:`NAMES`; for :class:`~danp_lib.evaluation.curves.Samples` and
-            :class:`~danp_lib.evaluation.used.Used`, a DANP's.
-        content: What to measure, a key of :data:`KINDS`.
-        seed: Of the samples.
-        device: What to compute on; an oracle computes on the CPU.
-        compiled: Compile a DANP's network, if there are :data:`CHUNK_SIZE` samples and
-            :func:`~danp_lib.inference.compiling.can_compile` says so.
-        folder: Where to keep the curves of :class:`~danp_lib.evaluation.curves.Samples` after every
-            task. The same call resumes from there, and :func:`save_result` deletes what is kept.
-        progress: Show a progress bar on the standard error.
-        **options: Of the function that scores, as :data:`KINDS` names them. The ``num_samples`` of
-            a likelihood may be :data:`AS_IN_PAPER`.
+    The options are those of the function that scores, as :data:`KINDS` names them; the
+    ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
+    ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
+    :func:`~danp_lib.inference.compiling.can_compile` says so. Curves of samples are kept in the
+    folder after every task: the same call resumes from there, and :func:`save_result` deletes what
+    is kept.
 
     Raises:
         ValueError: If an argument is not one of its choices, or what is kept is of other weights,

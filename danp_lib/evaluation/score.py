@@ -63,7 +63,6 @@ class Evaluation:
     @classmethod
     def summarize(cls, tasks: Sequence[TaskRecord]) -> Evaluation:
         """Sum up records, at least one, which may come from several runs."""
-        check_records(tasks)
         logs = torch.tensor([t.log_likelihood for t in tasks], dtype=torch.float64)
         return cls(
             *mean_and_ci95(logs.exp()),
@@ -90,25 +89,16 @@ def papers_samples(dataset: str, context_size: int) -> int:
 
 def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     """The mean over tasks ``(tasks,)`` and 1.96 standard errors of it; ``None`` for one task."""
-    count = len(values)
+    if (count := len(values)) == 0:
+        raise ValueError("tasks must hold at least one record, got none.")
     error = 1.96 * float(values.std()) / math.sqrt(count) if count > 1 else None
     return float(values.mean()), error
 
 
-def check_records(tasks: Sequence[Any]) -> None:
-    """Refuse to sum up nothing with a ``ValueError``."""
-    if not tasks:
-        raise ValueError("tasks must hold at least one record, got none.")
-
-
-def check_task(task: Task) -> None:
-    """Refuse, with a ``ValueError``, all but one task that can be scored."""
-    if task.batch_size != 1:
+def check_scorable(task: Task, *, one: bool = False) -> None:
+    """Refuse, with a ``ValueError``, tasks that cannot be scored, and all but ``one``."""
+    if one and task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
-    _check_targets(task)
-
-
-def _check_targets(task: Task) -> None:
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
         raise ValueError(
@@ -120,12 +110,8 @@ def _check_targets(task: Task) -> None:
 def score_each(
     score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
 ) -> list[T]:
-    """The records of tasks, each scored with a generator of its own, spawned from one.
-
-    Raises:
-        ValueError: If there is nothing to score, or a target is masked or not finite.
-    """
-    _check_targets(task)
+    """The records of tasks, each scored with a generator of its own, spawned from one."""
+    check_scorable(task)
     streams = spawn(generator, task.batch_size)
     # Left by an error too, so that its message has a line of its own.
     with tqdm(streams, desc="tasks", disable=not progress) as bar:
@@ -163,7 +149,7 @@ def evaluate_task(
     generator: torch.Generator,
 ) -> TaskRecord:
     """Evaluate a model on one task; see :func:`evaluate`."""
-    check_task(task)
+    check_scorable(task, one=True)
     context_size = int(task.context.sizes)
     start = time.perf_counter()
     result = log_likelihood(
