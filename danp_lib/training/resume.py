@@ -43,11 +43,7 @@ STATE = "state.safetensors"
 LOG = "log.jsonl"
 
 # What the weights do not depend on.
-_OBSERVING = (
-    "training.log_every",
-    "training.validate_every",
-    "training.num_validation_batches",
-)
+_OBSERVING = ("training.log_every", "training.validate_every", "training.num_validation_batches")
 # What reading a run raises where its files are damaged, as long as they can be read at all.
 _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
 
