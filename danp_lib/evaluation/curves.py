@@ -147,10 +147,7 @@ def sample_curves(
     max_samples: int | None = None,
     generator: torch.Generator,
 ) -> tuple[SampleCurve, ...]:
-    """The curves of one task, number ``row`` of the benchmark set, one for each estimator.
-
-    Each estimator's generator is spawned from the one given; see :func:`score_samples`.
-    """
+    """The curves of one task, number ``row`` of the benchmark set, one for each estimator."""
     curves = []
     wanted = counts_up_to(max_samples)
     for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):

@@ -69,17 +69,15 @@ def score_marginals(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Marginals:
-    """Score the marginals of a model on a batch of tasks, one by one.
+    """Score the marginals of a model as :func:`~danp_lib.evaluation.score.evaluate` does the joint.
 
     The marginals are those of ``model.predict``: of a DANP the mixture over samples with uniform
-    auxiliary inputs, and of an AR ConvCNP its network's, without a rollout. A rollout has other
-    marginals at its later targets, one of the ways in which it is no consistent process.
+    auxiliary inputs, and of an AR ConvCNP its network's. A rollout has other marginals at its later
+    targets, one of the ways in which it is no consistent process.
 
     The benchmarks' functions are free of noise, and no model's variance is below its floor. So
     where a model knows a value, its intervals hold more targets than their level says, which is no
     fault; a coverage below the level is one.
-
-    The arguments and errors are those of :func:`~danp_lib.evaluation.score.evaluate`.
     """
     score = partial(score_task, model, num_samples=num_samples)
     records = score_each(score, task, generator=generator, progress=progress)
@@ -99,10 +97,7 @@ def score_task(
 
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:
-    """Score the marginals of a predictive at the targets of one task.
-
-    The work on it began at ``start``, in seconds of :func:`time.perf_counter`.
-    """
+    """Score the marginals of a predictive of one task, whose work began at ``start`` seconds."""
     y = task.yt.double()
     half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
     return MarginalRecord(

@@ -149,12 +149,8 @@ def run_benchmark(
     ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
     ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
     :func:`~danp_lib.inference.compiling.can_compile` says so. Curves of samples are kept in the
-    folder after every task: the same call resumes from there, and :func:`save_result` deletes what
-    is kept.
-
-    Raises:
-        ValueError: If an argument is not one of its choices, or what is kept is of other weights,
-            tasks, seed or versions.
+    folder after every task. The same call resumes from there, unless they are of other weights,
+    tasks, seed or versions, and :func:`save_result` deletes what is kept.
     """
     kind = KINDS[content]
     for key, value in options.items():
@@ -211,10 +207,8 @@ def save_result(folder: str | os.PathLike[str], result: Result[Content]) -> Path
 def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[Content]:
     """Read a result whose content is of a class, strictly.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no such result, or its summary is not that of its records; with the
-            path and the key that is wrong.
+    A file that is no such result, or whose summary is not that of its records, is refused with the
+    path and the key that is wrong.
     """
     path, kind = Path(path), KINDS[content]
     if not path.is_file():

@@ -52,11 +52,9 @@ def score_used(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Used:
-    """Score a DANP with its defensive component on a batch of tasks, one by one.
+    """Score a DANP with noise levels as :func:`~danp_lib.evaluation.score.evaluate` does a model.
 
-    :meth:`~danp_lib.models.danp.DANP.defended` gives the component its weight. The arguments and
-    errors are those of :func:`~danp_lib.evaluation.score.evaluate`; the samples are ancestral, and
-    a model without noise levels is refused.
+    The defensive component has the weight of :meth:`~danp_lib.models.danp.DANP.defended`.
     """
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")

@@ -24,17 +24,11 @@ class Oracle(Configuration, ABC):
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
         """The predictive at target inputs ``(batch, targets, dim_x)``, batch shape ``(batch,)``.
 
-        Raises:
-            ValueError: If the prior rules the context out, a real context point or an input is not
-                finite, or the shapes do not fit.
+        A context that the prior rules out is refused with a ``ValueError``.
         """
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """Log-density of the real targets given the context in nats, ``(batch,)``.
-
-        Raises:
-            ValueError: As :meth:`predict`, or if a real target is not finite.
-        """
+        """Log-density of the real targets given the context in nats, ``(batch,)``."""
         target.check("target")
         rows = (target[row].compact() for row in range(target.batch_size))
         values = [

@@ -222,10 +222,7 @@ def plot_likelihood_against_context_size(
     oracle: tuple[ArrayLike, ArrayLike] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Average likelihoods of models, by name, at each context size (paper, Figures 4, 7 and 9).
-
-    Those of the exact predictives, ``oracle``, have no intervals.
-    """
+    """Average likelihoods of models and an oracle by context size (paper, Figures 4, 7 and 9)."""
     ax = axes(ax, 3.8)
     if oracle is not None:
         _line(ax, *oracle, color=look.GREY, lw=1.6, label="exact posterior")
@@ -238,10 +235,7 @@ def plot_likelihood_against_context_size(
 
 @style()
 def plot_num_samples(curves: Mapping[int, Curve], *, ax: Axes | None = None) -> Axes:
-    """Average likelihoods at each context size, by number of samples S (paper, Figure 5).
-
-    More samples are drawn darker.
-    """
+    """Average likelihoods by context size, darker for more samples S (paper, Figure 5)."""
     ax = axes(ax, 3.8)
     shades = plt.get_cmap("cividis_r")(np.linspace(0.4, 1.0, max(len(curves), 2)))
     for shade, marker, number in zip(shades, "o^sDvPX<>" * 9, sorted(curves), strict=False):

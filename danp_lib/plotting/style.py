@@ -1,10 +1,8 @@
 """The one style of every figure: colors, markers and matplotlib settings.
 
-A figure is an opaque white card. A transparent one would have to live with the few middle tones
-that can be read on a white and on a dark page alike; on a card the same dark text and the same
-five colors do on both, in a notebook's dark theme too. The colors keep a contrast of 3 to 1 with
-the card and stay apart for readers with any of the three kinds of color blindness; markers and
-dashes say the same thing a second time.
+A figure is an opaque white card, so that the same dark text and the same five colors do on a light
+and on a dark page. The colors keep a contrast of 3 to 1 with the card and stay apart for readers
+with any of the three kinds of color blindness; markers and dashes say the same a second time.
 """
 
 from __future__ import annotations
@@ -109,11 +107,7 @@ RC: Any = {
 
 
 def as_row(values: Tensor | ArrayLike, name: str) -> NDArray[Any]:
-    """One row of numbers, from an array or from a tensor ``(..., points, 1)`` without a batch.
-
-    Raises:
-        ValueError: If there is more than one row.
-    """
+    """One row of numbers, from an array or from a tensor ``(..., points, 1)`` without a batch."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()
     array = np.asarray(values, dtype=float)

@@ -172,11 +172,7 @@ class TrainingStep:
             self.run = GraphedStep(self.update, state.generator)
 
     def __call__(self) -> Update:
-        """Update the model once.
-
-        On a CPU, a :class:`NonFiniteLossError` comes before the weights move; a GPU is not waited
-        for.
-        """
+        """Update the model; on a CPU, a loss that is not finite is refused before."""
         step, config = self.state.step, self.state.config
         factor = schedule_factor(
             step,

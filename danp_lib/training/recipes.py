@@ -107,9 +107,6 @@ def recipe(
     Gaussians conditioned on what is known. Noisy datasets have the F and beta of their functions.
     With ``num_levels``, F is not Table 2's, and beta is the one that gives the same noise variance
     at the last level.
-
-    Raises:
-        ValueError: If a name is unknown, or a baseline is given levels.
     """
     for what, value, known in (
         ("recipe", name, RECIPES),

@@ -122,19 +122,15 @@ class TrainingConfig(Configuration):
 
 @dataclass
 class RunState:
-    """All that a run changes, and the prior and the configuration, which are fixed.
-
-    The number of updates made is ``step``, and ``minutes`` the time spent, over all parts of the
-    run.
-    """
+    """All that a run changes, and the prior and the configuration, which are fixed."""
 
     model: NeuralProcess
     optimizer: Optimizer
     generator: torch.Generator
     task_generator: TaskGenerator
     config: TrainingConfig
-    step: int = 0
-    minutes: float = 0.0
+    step: int = 0  #: Number of updates made.
+    minutes: float = 0.0  #: Time spent, over all parts of the run.
 
     def description(self) -> dict[str, Any]:
         """What must be the same when a run goes on: the model, the tasks and the run."""
