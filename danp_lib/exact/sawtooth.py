@@ -66,15 +66,15 @@ class SawtoothOracle(WaveOracle):
             slopes = torch.cat([omega, -omega])
             outputs = torch.remainder(slopes[:, None] * xt - psi.repeat(2)[:, None], 1.0)
             return torch.zeros_like(slopes), outputs
-        anchor = x.argmin()
+        x0, y0 = x[x.argmin()], y[x.argmin()]
         weights, waves = [], []
         for d, low, high in self._intervals(x, y):
             share = (high - low) / (upper - lower)
             count = math.ceil(self.num_nodes * share)
             omega = midpoints(low, high, count, x)
-            prior = self._log_prior(omega, x[anchor], y[anchor], d)
+            prior = _log_prior(omega, torch.remainder(d * omega * x0 - y0, 1.0))
             weights.append(prior + math.log(share / count))
-            waves.append(torch.remainder(d * omega[:, None] * (xt - x[anchor]) + y[anchor], 1.0))
+            waves.append(torch.remainder(d * omega[:, None] * (xt - x0) + y0, 1.0))
         return torch.cat(weights), torch.cat(waves)
 
     def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
@@ -83,35 +83,22 @@ class SawtoothOracle(WaveOracle):
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)
         if x.numel() == 0:
             return constant + self._log_evidence(xt, yt)
-        anchor = x.argmin()
+        x0, y0 = (part[x.argmin()].reshape(1) for part in (x, y))
+        grid = torch.linspace(*self.frequency, _CELLS + 1, dtype=x.dtype, device=x.device)
         joint, alone = [], []
         for d, low, high in self._intervals(x, y):
-            slope, offset = d * (xt - x[anchor]), y[anchor].expand_as(xt)
-            # Where the prior jumps: at its m, which changes with psi and with omega - psi.
-            psi_slope = d * x[anchor : anchor + 1]
-            prior_slope = torch.cat([psi_slope, 1.0 - psi_slope])
-            prior_offset = torch.stack([-y[anchor], y[anchor]])
-            grid = torch.linspace(*self.frequency, _CELLS + 1, dtype=x.dtype, device=x.device)
-            points = torch.cat(
-                [
-                    grid.new_tensor([low, high]),
-                    grid[(grid > low) & (grid < high)],
-                    _integer_crossings(slope, offset, low, high),
-                    _integer_crossings(prior_slope, prior_offset, low, high),
-                ]
-            )
-            edges = points.sort().values
+            slope, offset = d * (xt - x0), y0.expand_as(xt)
+            # The prior jumps too: its m changes with psi and with omega - psi.
+            slopes, offsets = torch.cat([slope, d * x0, 1.0 - d * x0]), torch.cat([offset, -y0, y0])
+            points = torch.cat([grid, _integer_crossings(slopes, offsets, low, high)])
+            inner = points[(points > low) & (points < high)]
+            edges = torch.cat([inner, inner.new_tensor([low, high])]).sort().values
             integral = _integrate_pieces(edges, slope, offset, yt, self.variance_floor)
             middle = 0.5 * (edges[1:] + edges[:-1])
-            prior = self._log_prior(middle, x[anchor], y[anchor], d)
+            prior = _log_prior(middle, torch.remainder(d * middle * x0 - y0, 1.0))
             joint.append(integral + prior)
             alone.append(edges.diff().log() + prior)
         return constant + torch.cat(joint).logsumexp(0) - torch.cat(alone).logsumexp(0)
-
-    def _log_prior(self, omega: Tensor, x: Tensor, y: Tensor, d: float) -> Tensor:
-        """Log-density, up to a constant, of the waves of these frequencies through a point."""
-        psi = torch.remainder(d * omega * x - y, 1.0)
-        return torch.log(_multiplicity(omega, psi) / (omega - 1.0))
 
     def _intervals(self, x: Tensor, y: Tensor) -> list[tuple[float, float, float]]:
         """The frequencies that agree with at least one point, as (d, lowest, highest)."""
@@ -120,13 +107,7 @@ class SawtoothOracle(WaveOracle):
         for d in (1.0, -1.0):
             slope, offset = d * (x - x[near]), y[near] - y
             ends = slope[far] * x.new_tensor(self.frequency) + offset[far]
-            k = torch.arange(
-                math.floor(ends.amin() - self.tolerance),
-                math.ceil(ends.amax() + self.tolerance) + 1,
-                dtype=x.dtype,
-                device=x.device,
-            )
-            low, high = self._solve(slope[far], offset[far], k)
+            low, high = self._solve(slope[far], offset[far], _integers(ends, self.tolerance))
             low, high = low.clamp(min=self.frequency[0]), high.clamp(max=self.frequency[1])
             low, high = low[low < high], high[low < high]
             # No point is further from the anchor than the farthest, so over one of these intervals
@@ -161,9 +142,8 @@ class SawtoothOracle(WaveOracle):
         lower, upper = self.frequency
         stddev = math.sqrt(self.variance_floor)
         spread = float((x - x.mean()).square().sum().sqrt())
-        cells = _CELLS
-        if spread > 0.0:
-            cells = max(cells, math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev))
+        nodes = math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev)
+        cells = max(_CELLS, nodes)
         omega = midpoints(lower, upper, cells, x)
         signed = torch.cat([omega, -omega])
         near, far = x.argmin(), x.argmax()
@@ -191,23 +171,26 @@ class SawtoothOracle(WaveOracle):
         slope = -torch.ones_like(x)
         integral = _integrate_pieces(edges, slope, offset.unsqueeze(-2), y, self.variance_floor)
         middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
-        prior = torch.log(_multiplicity(omega, middle) / (omega - 1.0))
-        return (integral + prior).logsumexp(dim=-1)
+        return (integral + _log_prior(omega, middle)).logsumexp(dim=-1)
 
 
-def _multiplicity(omega: Tensor, psi: Tensor) -> Tensor:
-    """The number of integers m >= 1 with psi + m < omega, for psi in [0, 1)."""
-    return torch.ceil(omega - psi) - 1.0
+def _log_prior(omega: Tensor, psi: Tensor) -> Tensor:
+    """Log-density of waves, up to a constant; m counts the integers from 1 below omega - psi."""
+    m = torch.ceil(omega - psi) - 1.0
+    return torch.log(m / (omega - 1.0))
 
 
 def _integer_crossings(slope: Tensor, offset: Tensor, low: float, high: float) -> Tensor:
-    """Where in (low, high) any of ``slope u + offset`` is an integer, a flat tensor."""
-    ends = torch.stack([slope * low + offset, slope * high + offset])
-    first, last = math.floor(ends.amin()), math.ceil(ends.amax())
-    k = torch.arange(first, last + 1, dtype=slope.dtype, device=slope.device)
+    """Where any of ``slope u + offset`` is an integer, in (low, high) and beyond, a flat tensor."""
     moving = slope != 0.0
-    at = (k - offset[moving, None]) / slope[moving, None]
-    return at[(at > low) & (at < high)]
+    k = _integers(torch.stack([slope * low + offset, slope * high + offset]), 0.0)
+    return ((k - offset[moving, None]) / slope[moving, None]).flatten()
+
+
+def _integers(values: Tensor, slack: float) -> Tensor:
+    """The integers in the range of some values, and in a slack around it."""
+    first, last = math.floor(values.amin() - slack), math.ceil(values.amax() + slack)
+    return torch.arange(first, last + 1, dtype=values.dtype, device=values.device)
 
 
 def _integrate_pieces(
