@@ -115,7 +115,10 @@ class NoisyGaussianProcessOracle(Oracle):
         """See :class:`GaussianProcessOracle`."""
         check_inputs(context, xt)
         nothing = PointSet.empty(context.batch_size, dim_x=context.x.shape[-1])
-        variances = [sd**2 + GaussianProcess.jitter for sd in self._stddevs()]
+        low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+        count = self.num_nodes if low < high else 1
+        stddevs = (low * (high / low) ** ((i + 0.5) / count) for i in range(count))
+        variances = (sd**2 + GaussianProcess.jitter for sd in stddevs)
         nodes = [GaussianProcessOracle(self.length_scale, v, v) for v in variances]
         logits = torch.stack([node.log_prob(nothing, context) for node in nodes], dim=-1)
         parts = [node.predict(context, xt) for node in nodes]
@@ -124,11 +127,3 @@ class NoisyGaussianProcessOracle(Oracle):
             for name in ("loc", "cov_factor", "cov_diag")
         )
         return Mixture(logits, LowRankNormal(*stacked))
-
-    def _stddevs(self) -> list[float]:
-        """The nodes."""
-        if not isinstance(self.noise, tuple):
-            return [self.noise]
-        low, high = self.noise
-        unit = ((i + 0.5) / self.num_nodes for i in range(self.num_nodes))
-        return [low * (high / low) ** u for u in unit]
