@@ -69,7 +69,7 @@ def score_marginals(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Marginals:
-    """Score the marginals of a model as :func:`~danp_lib.evaluation.score.evaluate` does the joint.
+    """Score the marginals of a model as :func:`~danp_lib.evaluation.score.evaluate` the joint.
 
     The marginals are those of ``model.predict``: of a DANP the mixture over samples with uniform
     auxiliary inputs, and of an AR ConvCNP its network's. A rollout has other marginals at its later
@@ -97,7 +97,7 @@ def score_task(
 
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:
-    """Score the marginals of a predictive of one task, whose work began at ``start`` seconds."""
+    """Score the marginals of a predictive at one task's targets; the work began at ``start``."""
     y = task.yt.double()
     half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
     return MarginalRecord(

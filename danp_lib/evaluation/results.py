@@ -49,7 +49,7 @@ AS_IN_PAPER = "paper"
 """In place of a number of samples: :func:`~danp_lib.evaluation.score.papers_samples`."""
 
 CHUNK_SIZE = 256
-"""The number of samples that every estimator computes at a time, and a network is compiled for."""
+"""The default ``chunk_size`` of every estimator, which a network is compiled for."""
 
 Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 

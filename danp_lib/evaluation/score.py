@@ -96,7 +96,7 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
 
 
 def check_scorable(task: Task, *, one: bool = False) -> None:
-    """Refuse, with a ``ValueError``, tasks that cannot be scored, and all but ``one``."""
+    """Refuse, with a ``ValueError``, tasks that cannot be scored, or with ``one`` more than one."""
     if one and task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     task.check()

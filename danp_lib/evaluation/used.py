@@ -52,9 +52,10 @@ def score_used(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Used:
-    """Score a DANP with noise levels as :func:`~danp_lib.evaluation.score.evaluate` does a model.
+    """Score the likelihood and the marginals of a DANP with its defensive component.
 
-    The defensive component has the weight of :meth:`~danp_lib.models.danp.DANP.defended`.
+    The component has the weight of :meth:`~danp_lib.models.danp.DANP.defended`. The other arguments
+    are those of :func:`~danp_lib.evaluation.score.evaluate`.
     """
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")

@@ -172,7 +172,7 @@ class TrainingStep:
             self.run = GraphedStep(self.update, state.generator)
 
     def __call__(self) -> Update:
-        """Update the model; on a CPU, a loss that is not finite is refused before."""
+        """Update the model; on a CPU, a loss that is not finite is refused before it moves."""
         step, config = self.state.step, self.state.config
         factor = schedule_factor(
             step,
