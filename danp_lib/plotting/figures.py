@@ -39,8 +39,7 @@ def plot_points(
     ax: Axes, points: PointSet, label: str, *, level: int | None = None, size: float = 5.0
 ) -> None:
     """Draw one set's real points, as context or as points of a level."""
-    context = (look.CONTEXT_COLOR, look.CONTEXT_MARKER)
-    color, marker = context if level is None else level_style(level)
+    color, marker = (look.INK, "o") if level is None else level_style(level)
     if points.batch_size != 1:
         raise ValueError(f"a plot takes one set, got a batch of {points.batch_size}; index it.")
     real = points.compact()
@@ -304,7 +303,7 @@ def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
     for row, level in enumerate(range(num_levels, -1, -1)):
         y, color = -1.15 * row, level_style(level)[0]
         ax.text(-0.75, y, f"level {level}", ha="right", va="center", fontsize=10.5)
-        box(0.0, y, "$\\mathcal{D}_c$", fc=look.CONTEXT_COLOR, ec=look.CONTEXT_COLOR)
+        box(0.0, y, "$\\mathcal{D}_c$", fc=look.INK, ec=look.INK)
         for f in range(num_levels, 0, -1):
             fill = level_style(f)[0]
             if f > level:

@@ -17,6 +17,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from danp_lib._config import check_at_least
+
 WIDTH = 7.0
 """Width of a figure in inches: the width of the book's column."""
 
@@ -30,27 +32,16 @@ RED = "#960A2C"
 PURPLE = "#B27CD8"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 
-CONTEXT_COLOR = INK
-CONTEXT_MARKER = "o"
-
-_LEVELS = (
-    (ORANGE, "D"),
-    ("#B0560F", "^"),
-    ("#833A1B", "s"),
-    ("#4F2320", "v"),
-    ("#6B5A57", "P"),
-    ("#8F7F7B", "X"),
-)
+_LEVEL_COLORS = (ORANGE, "#B0560F", "#833A1B", "#4F2320", "#6B5A57", "#8F7F7B")
 
 
 def level_style(level: int) -> tuple[str, str]:
     """Color and marker of a level: orange where it is clean, darker the noisier it is."""
-    if level < 0:
-        raise ValueError(f"level must be >= 0, got {level}.")
-    if level < len(_LEVELS):
-        return _LEVELS[level]
+    check_at_least(0, level=level)
+    index = level % len(_LEVEL_COLORS)
     # There are more levels than shades; the markers go on apart from them.
-    return _LEVELS[level % len(_LEVELS)][0], "<>1234"[level % 6]
+    markers = "D^svPX" if level == index else "<>1234"
+    return _LEVEL_COLORS[index], markers[index]
 
 
 MODELS = {
