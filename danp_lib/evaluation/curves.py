@@ -112,9 +112,6 @@ def score_samples(
     With ``max_samples``, every S of :data:`NUM_SAMPLES` above it is left out. The samples of a task
     do not depend on the other tasks. Curves of an earlier call, ``done``, are not computed again;
     ``keep`` is called after every task with all curves there are.
-
-    Raises:
-        ValueError: If the model draws no samples, or a number is out of range.
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")

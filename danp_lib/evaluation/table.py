@@ -39,15 +39,6 @@ It has one row of square waves. It stands beside those that the released code dr
 ``"square-released"``, which it most likely scored; the code draws none of those of the text.
 """
 
-ESTIMATOR_OF = {
-    "danp": "both",
-    "convcnp": "exact",
-    "convgnp": "exact",
-    "ar-convcnp": "autoregressive",
-    CEILING: "exact",
-}
-"""The models that always have a row, and the estimator whose result it shows."""
-
 PAPERS_ESTIMATOR = "danp (paper's estimator)"
 """The row of the DANP with samples from the model alone, as the paper has it."""
 
@@ -62,7 +53,9 @@ ROWS: dict[str, tuple[str, str]] = {
     PAPERS_ESTIMATOR: ("danp", "model"),
     "danp-seed1": ("danp-seed1", "both"),
     AS_USED: ("danp", "used"),
-    **{model: (model, ESTIMATOR_OF[model]) for model in ("convcnp", "convgnp", "ar-convcnp")},
+    "convcnp": ("convcnp", "exact"),
+    "convgnp": ("convgnp", "exact"),
+    "ar-convcnp": ("ar-convcnp", "autoregressive"),
     "danp-paper": ("danp-paper", "model"),
     "danp-paper (balance heuristic)": ("danp-paper", "both"),
     "convcnp-paper": ("convcnp-paper", "exact"),
@@ -70,10 +63,10 @@ ROWS: dict[str, tuple[str, str]] = {
     "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
     CEILING: (CEILING, "exact"),
 }
-"""The model of each row, and what is measured: the estimator of a likelihood, or ``"used"``.
+"""The model of each row, and what is measured: the estimator of a likelihood, or ``"used"``."""
 
-Those that are not in :data:`ESTIMATOR_OF` are shown where there is a result.
-"""
+ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
+"""The models that have a row without a result too, and the estimator that it shows."""
 
 MARGINAL_SCORES = ("crps", "crps_ci95", "coverage_50", "coverage_90")
 MEASURES = (
@@ -94,24 +87,15 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     number of samples of a task, where ``num_samples`` is the largest; the mean log-likelihood in
     nats per target; the scores of the marginals (see :mod:`danp_lib.evaluation.marginals`); the
     mean number of forward passes and of seconds that a task's likelihood took. All are ``None``
-    where there is no number: the paper has no ceiling, and not every model has a result.
-
-    The results are read from a folder, or they are those that come with the library.
-
-    Raises:
-        ValueError: If a file is not a result, one of something else than its name says, or one of
-            other weights than the result beside it.
+    where there is no number. The results are those that come with the library, or a folder's; one
+    of something else than its name says, or of other weights than the one beside it, is refused.
     """
     folder = results_folder() if folder is None else Path(folder)
-    found = {dataset: {label: _row(folder, dataset, label) for label in ROWS} for dataset in PAPER}
-    return {
-        dataset: {
-            label: row
-            for label, row in rows.items()
-            if label in ESTIMATOR_OF or row["ours"] is not None
-        }
-        for dataset, rows in found.items()
-    }
+    shown = {}
+    for dataset in PAPER:
+        rows = ((label, _row(folder, dataset, label)) for label in ROWS)
+        shown[dataset] = {k: row for k, row in rows if k in ESTIMATOR_OF or row["ours"] is not None}
+    return shown
 
 
 def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
