@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
-from danp_lib.evaluation.score import CHUNK_SIZE, mean_and_ci95
+from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
 from danp_lib.models.danp import DANP
 
@@ -29,28 +29,18 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class SampleCurve:
-    """The estimates of one task by one estimator.
+    """The estimates of one task by one estimator."""
 
-    Attributes:
-        row: The task's place in the benchmark set.
-        context_size: Number of context points.
-        estimator: ``"model"``, the paper's, or ``"both"``.
-        num_samples: Every S, ascending; for ``"both"`` the samples from either source together.
-        log_likelihood: With the first S samples, log-density of the targets divided by their
-            number, in nats.
-        effective_sample_size: Of the first S samples.
-        forward_passes: Passes of one set of points through the U-Net, for the largest S.
-        seconds: Time taken, for the largest S.
-    """
-
-    row: int
-    context_size: int
-    estimator: Estimator
+    row: int  #: The task's place in the benchmark set.
+    context_size: int  #: Number of context points.
+    estimator: Estimator  #: ``"model"``, the paper's, or ``"both"``.
+    #: Every S, ascending; for ``"both"`` the samples from either source together.
     num_samples: tuple[int, ...]
+    #: With the first S samples, log-density of the targets divided by their number, in nats.
     log_likelihood: tuple[float, ...]
-    effective_sample_size: tuple[float, ...]
-    forward_passes: int
-    seconds: float
+    effective_sample_size: tuple[float, ...]  #: Of the first S samples.
+    forward_passes: int  #: Passes of one set of points through the U-Net, for the largest S.
+    seconds: float  #: Time taken, for the largest S.
 
     def __post_init__(self) -> None:
         count = len(self.num_samples)
@@ -61,40 +51,24 @@ class SampleCurve:
 
 @dataclass(frozen=True)
 class SampleAverage:
-    """The score with one number of samples.
+    """The score with one number of samples."""
 
-    Attributes:
-        estimator: ``"model"``, the paper's, or ``"both"``.
-        num_samples: The number of samples S.
-        context_size: Of the tasks averaged over; ``None`` for all of them.
-        num_tasks: Number of tasks.
-        average_likelihood: The paper's score, the mean over the tasks.
-        average_likelihood_ci95: 1.96 standard errors of it; ``None`` for one task.
-        mean_log_likelihood: Mean over the tasks, in nats per target.
-    """
-
-    estimator: Estimator
-    num_samples: int
-    context_size: int | None
-    num_tasks: int
-    average_likelihood: float
-    average_likelihood_ci95: float | None
-    mean_log_likelihood: float
+    estimator: Estimator  #: As in :class:`SampleCurve`.
+    num_samples: int  #: The number of samples S.
+    context_size: int | None  #: Of the tasks averaged over; ``None`` for all of them.
+    num_tasks: int  #: Number of tasks.
+    average_likelihood: float  #: The paper's score, the mean over the tasks.
+    average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
+    mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The curves of a model on tasks of a benchmark set, and their averages.
+    """The curves of a model on tasks of a benchmark set, and their averages."""
 
-    Attributes:
-        overall: One average for each estimator and S, over all tasks.
-        by_context_size: The same for each context size.
-        curves: What it is all computed from.
-    """
-
-    overall: tuple[SampleAverage, ...]
-    by_context_size: tuple[SampleAverage, ...]
-    curves: tuple[SampleCurve, ...]
+    overall: tuple[SampleAverage, ...]  #: One average for each estimator and S, over all tasks.
+    by_context_size: tuple[SampleAverage, ...]  #: The same for each context size.
+    curves: tuple[SampleCurve, ...]  #: What it is all computed from.
 
     @classmethod
     def summarize(cls, curves: Sequence[SampleCurve]) -> Samples:
@@ -105,6 +79,21 @@ class Samples:
             by_context_size=tuple(a for size in sizes for a in _averages(curves, size)),
             curves=tuple(curves),
         )
+
+
+def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
+    """One average for each estimator and S, of all curves or of those of a context size."""
+    logs: dict[tuple[Estimator, int], list[float]] = {}
+    for curve in curves:
+        if context_size in (None, curve.context_size):
+            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
+                logs.setdefault((curve.estimator, count), []).append(log)
+    averages = []
+    for (estimator, count), values in logs.items():
+        each = torch.tensor(values, dtype=torch.float64)
+        scores = (*mean_and_ci95(each.exp()), float(each.mean()))
+        averages.append(SampleAverage(estimator, count, context_size, len(values), *scores))
+    return tuple(averages)
 
 
 def score_samples(
@@ -118,20 +107,11 @@ def score_samples(
     keep: Callable[[Samples], None] | None = None,
     progress: bool = False,
 ) -> Samples:
-    """The curves of the first tasks of every context size.
+    """The curves of the first ``tasks_per_size`` tasks of every context size, which have a pool.
 
-    Args:
-        model: The model.
-        task: The tasks, with a pool.
-        tasks_per_size: How many tasks of each context size.
-        max_samples: Leave out every S above it; all of :data:`NUM_SAMPLES` where left out.
-        generator: Source of randomness; the samples of a task do not depend on the other tasks.
-        done: Curves of an earlier call, which are not computed again.
-        keep: Called after every task with all curves there are.
-        progress: Show a progress bar on the standard error.
-
-    Raises:
-        ValueError: If the model draws no samples, or a number is out of range.
+    With ``max_samples``, every S of :data:`NUM_SAMPLES` above it is left out. The samples of a task
+    do not depend on the other tasks. Curves of an earlier call, ``done``, are not computed again;
+    ``keep`` is called after every task with all curves there are.
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
@@ -164,38 +144,22 @@ def sample_curves(
     max_samples: int | None = None,
     generator: torch.Generator,
 ) -> tuple[SampleCurve, ...]:
-    """The curves of one task, one for each estimator.
-
-    Args:
-        model: The model.
-        task: One task, with a pool.
-        row: Its index in the benchmark set.
-        max_samples: As in :func:`score_samples`.
-        generator: Source of randomness; each estimator's is spawned from it.
-
-    Raises:
-        ValueError: If there is no S left, or the model cannot take the task.
-    """
+    """The curves of one task, number ``row`` of the benchmark set, one for each estimator."""
     curves = []
     wanted = counts_up_to(max_samples)
     for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):
         start = time.perf_counter()
         terms = log_weights(
-            model,
-            task,
-            estimator=estimator,
-            num_samples=counts[-1],
-            generator=stream,
-            chunk_size=CHUNK_SIZE,
+            model, task, estimator=estimator, num_samples=counts[-1], generator=stream
         )
-        log_likelihoods = (float(log_mean(terms[:s])) / task.target.num_points for s in counts)
+        firsts = [terms[:count] for count in counts]
         curve = SampleCurve(
             row=row,
             context_size=int(task.context.sizes),
             estimator=estimator,
             num_samples=counts,
-            log_likelihood=tuple(log_likelihoods),
-            effective_sample_size=tuple(float(effective_sample_size(terms[:s])) for s in counts),
+            log_likelihood=tuple(float(log_mean(t)) / task.target.num_points for t in firsts),
+            effective_sample_size=tuple(float(effective_sample_size(t)) for t in firsts),
             forward_passes=1 + model.num_levels * counts[-1],
             seconds=time.perf_counter() - start,
         )
@@ -204,11 +168,7 @@ def sample_curves(
 
 
 def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
-    """Every S of each estimator, or those up to a largest one.
-
-    Raises:
-        ValueError: If an estimator has none left.
-    """
+    """Every S of each estimator up to a largest one; a ``ValueError`` if one has none left."""
     kept = {
         estimator: tuple(s for s in every if max_samples is None or s <= max_samples)
         for estimator, every in NUM_SAMPLES.items()
@@ -217,26 +177,3 @@ def counts_up_to(max_samples: int | None) -> dict[Estimator, tuple[int, ...]]:
         least = max(every[0] for every in NUM_SAMPLES.values())
         raise ValueError(f"max_samples must be >= {least}, got {max_samples}.")
     return kept
-
-
-def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
-    """One average for each estimator and S, of all curves or of those of a context size."""
-    logs: dict[tuple[Estimator, int], list[float]] = {}
-    for curve in curves:
-        if context_size in (None, curve.context_size):
-            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
-                logs.setdefault((curve.estimator, count), []).append(log)
-    averages = []
-    for (estimator, count), values in logs.items():
-        each = torch.tensor(values, dtype=torch.float64)
-        averages.append(
-            SampleAverage(
-                estimator,
-                count,
-                context_size,
-                len(values),
-                *mean_and_ci95(each.exp()),
-                float(each.mean()),
-            )
-        )
-    return tuple(averages)

@@ -12,10 +12,10 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -24,7 +24,7 @@ from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
-from danp_lib.evaluation.score import CHUNK_SIZE, Evaluation, evaluate, papers_samples
+from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
@@ -48,117 +48,65 @@ NAMES = (
 AS_IN_PAPER = "paper"
 """In place of a number of samples: :func:`~danp_lib.evaluation.score.papers_samples`."""
 
+CHUNK_SIZE = 256
+"""The default ``chunk_size`` of every estimator, which a network is compiled for."""
+
 Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of result.
+class Kind(NamedTuple):
+    """One kind of result."""
 
-    Attributes:
-        measure: What is measured, as ``danp benchmark`` calls it.
-        key: Name of the content in a file.
-        score: The function from a model, tasks, a generator and options to the content.
-        options: Names of the options.
-        summarize: The content anew, from the records in it.
-    """
-
-    measure: str
-    key: str
-    score: Callable[..., Any]
-    options: tuple[str, ...]
-    summarize: Callable[[Any], Any]
+    measure: str  #: What is measured, as ``danp benchmark`` calls it.
+    key: str  #: Name of the content in a file.
+    score: Callable[..., Any]  #: From a model, tasks, a generator and options to the content.
+    options: tuple[str, ...]  #: Names of the options.
 
 
 KINDS: dict[type[Any], Kind] = {
-    Evaluation: Kind(
-        "likelihood",
-        "evaluation",
-        evaluate,
-        ("estimator", "num_samples"),
-        lambda content: Evaluation.summarize(content.tasks),
-    ),
-    Marginals: Kind(
-        "marginals",
-        "marginals",
-        score_marginals,
-        ("num_samples",),
-        lambda content: Marginals.summarize(content.tasks, num_samples=content.num_samples),
-    ),
-    Samples: Kind(
-        "samples",
-        "samples",
-        score_samples,
-        ("tasks_per_size", "max_samples"),
-        lambda content: Samples.summarize(content.curves),
-    ),
-    Used: Kind("used", "used", score_used, ("num_samples",), Used.summarized),
+    Evaluation: Kind("likelihood", "evaluation", evaluate, ("estimator", "num_samples")),
+    Marginals: Kind("marginals", "marginals", score_marginals, ("num_samples",)),
+    Samples: Kind("samples", "samples", score_samples, ("tasks_per_size", "max_samples")),
+    Used: Kind("used", "used", score_used, ("num_samples",)),
 }
 """The kinds of results, by the class of their content."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a result comes from.
+    """Where a result comes from."""
 
-    Attributes:
-        name: One of :data:`NAMES`.
-        dataset: Name of the benchmark set.
-        weights: SHA-256 of the checkpoint, or ``None`` for an oracle.
-        tasks: SHA-256 of the benchmark set.
-        seed: Of the samples.
-        commit: The library's commit in git, or ``None`` where that is not known.
-        hardware: The machine.
-        danp_lib: Version of this library.
-        torch: Version of PyTorch.
-        compiled: Whether the network was compiled for passes of many samples, which matters where
-            seconds are compared.
-    """
-
-    name: str
-    dataset: str
-    weights: str | None
-    tasks: str
-    seed: int
-    commit: str | None
-    hardware: Hardware
-    danp_lib: str
-    torch: str
+    name: str  #: One of :data:`NAMES`.
+    dataset: str  #: Name of the benchmark set.
+    weights: str | None  #: SHA-256 of the checkpoint, or ``None`` for an oracle.
+    tasks: str  #: SHA-256 of the benchmark set.
+    seed: int  #: Of the samples.
+    commit: str | None  #: The library's commit in git, or ``None`` where that is not known.
+    hardware: Hardware  #: The machine.
+    danp_lib: str  #: Version of this library.
+    torch: str  #: Version of PyTorch.
+    #: Whether the network was compiled, which matters where seconds are compared.
     compiled: bool = False
 
 
 @dataclass(frozen=True)
 class Result(Generic[Content]):
-    """A result and where it comes from; of a run that was resumed, from where it began.
+    """A result and where it comes from; of a run that was resumed, from where it began."""
 
-    Attributes:
-        origin: Where it comes from.
-        configuration: The model's, as JSON.
-        content: Summary and records.
-    """
+    origin: Origin  #: Where it comes from.
+    configuration: dict[str, Any]  #: The model's, as JSON.
+    content: Content  #: Summary and records.
 
-    origin: Origin
-    configuration: dict[str, Any]
-    content: Content
+    @property
+    def measured(self) -> str:
+        """The estimator of a likelihood, ``"marginals"``, ``"samples"`` or ``"used"``."""
+        return getattr(self.content, "estimator", KINDS[type(self.content)].key)
 
 
 def load_model(
     name: str, *, seed: int = 0, device: torch.device | str = "cpu", compiled: bool = False
 ) -> tuple[Any, Origin]:
-    """A pretrained model, or the ceiling, and the origin of a result of it on its benchmark set.
-
-    Args:
-        name: One of :data:`NAMES`.
-        seed: Of the samples.
-        device: Where to put the model; an oracle computes on the CPU.
-        compiled: Compile a DANP's network for passes of
-            :data:`~danp_lib.evaluation.score.CHUNK_SIZE` samples, if
-            :func:`~danp_lib.inference.compiling.can_compile` says so.
-
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the weights or the benchmark set are missing.
-    """
+    """One of :data:`NAMES`, and the origin of a result of it; see :func:`run_benchmark`."""
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
     kind, dataset = split_name(name)
@@ -195,28 +143,14 @@ def run_benchmark(
     progress: bool = False,
     **options: Any,
 ) -> Result[Content]:
-    """Measure a pretrained model, or the ceiling, on the benchmark set of its dataset.
+    """Measure one of :data:`NAMES` on the benchmark set of its dataset, as a key of :data:`KINDS`.
 
-    Args:
-        name: One of :data:`NAMES`; for :class:`~danp_lib.evaluation.curves.Samples` and
-            :class:`~danp_lib.evaluation.used.Used`, a DANP's.
-        content: What to measure, a key of :data:`KINDS`.
-        seed: Of the samples.
-        device: What to compute on; an oracle computes on the CPU.
-        compiled: As in :func:`load_model`, where there are samples enough.
-        folder: Where to keep the curves of :class:`~danp_lib.evaluation.curves.Samples` after every
-            task. The same call resumes from there, and :func:`save_result` deletes what is kept.
-        progress: Show a progress bar on the standard error.
-        **options: Of :func:`~danp_lib.evaluation.score.evaluate`,
-            :func:`~danp_lib.evaluation.marginals.score_marginals`,
-            :func:`~danp_lib.evaluation.curves.score_samples` or
-            :func:`~danp_lib.evaluation.used.score_used`, as :data:`KINDS` names them. The
-            ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`.
-
-    Raises:
-        ValueError: If an argument is not one of its choices, or what is kept is of other weights,
-            tasks, seed or versions.
-        FileNotFoundError: If the weights or the benchmark set are missing.
+    The options are those of the function that scores, as :data:`KINDS` names them; the
+    ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
+    ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
+    :func:`~danp_lib.inference.compiling.can_compile` says so. Curves of samples are kept in the
+    folder after every task. The same call resumes from there, unless they are of other weights,
+    tasks, seed or versions, and :func:`save_result` deletes what is kept.
     """
     kind = KINDS[content]
     for key, value in options.items():
@@ -234,8 +168,7 @@ def run_benchmark(
         options["num_samples"] = partial(papers_samples, split_name(name)[1])
     counts = [options.get(key) for key in ("num_samples", "max_samples")]
     few = any(isinstance(count, int) and count < CHUNK_SIZE for count in counts)
-    compiled = compiled and not few
-    model, origin = load_model(name, seed=seed, device=device, compiled=compiled)
+    model, origin = load_model(name, seed=seed, device=device, compiled=compiled and not few)
     configuration = to_dict(getattr(model, "config", model))
     if content is Samples and folder is not None:
         path = _partial(Path(folder) / result_name(name, kind.key))
@@ -252,14 +185,9 @@ def run_benchmark(
     return Result(origin, configuration, measured)
 
 
-def result_name(name: str, what: str) -> str:
-    """The file name of a result, such as ``danp-sawtooth-both.json``.
-
-    Args:
-        name: One of :data:`NAMES`.
-        what: The estimator of a likelihood, ``"marginals"``, ``"samples"`` or ``"used"``.
-    """
-    return f"{name}-{what}.json"
+def result_name(name: str, measured: str) -> str:
+    """The file name of a result of :attr:`Result.measured`, such as ``danp-sawtooth-both.json``."""
+    return f"{name}-{measured}.json"
 
 
 def results_folder() -> Path:
@@ -270,24 +198,17 @@ def results_folder() -> Path:
 
 def save_result(folder: str | os.PathLike[str], result: Result[Content]) -> Path:
     """Write a result to a folder, whole or not at all, under its own name, and return the path."""
-    what = getattr(result.content, "estimator", KINDS[type(result.content)].key)
-    path = Path(folder) / result_name(result.origin.name, what)
+    path = Path(folder) / result_name(result.origin.name, result.measured)
     _write(path, result)
     _partial(path).unlink(missing_ok=True)
     return path
 
 
 def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[Content]:
-    """Read a result, strictly.
+    """Read a result whose content is of a class, strictly.
 
-    Args:
-        path: Where it lies.
-        content: Class of the content.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no such result, or its summary is not that of its records; with the
-            path and the key that is wrong.
+    A file that is no such result, or whose summary is not that of its records, is refused with the
+    path and the key that is wrong.
     """
     path, kind = Path(path), KINDS[content]
     if not path.is_file():
@@ -299,16 +220,15 @@ def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[
         configuration = document.pop("configuration", {})
         found = from_dict(content, document.pop(kind.key, None), name=kind.key)
         origin = from_dict(Origin, document, name="result")
-        _check_summary(kind.key, found, kind.summarize(found))
+        _check_summary(kind.key, to_dict(found), to_dict(_summarized(found)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return Result(origin, configuration, found)
 
 
 def _write(path: Path, result: Result[Content]) -> None:
-    key = KINDS[type(result.content)].key
     document = to_dict(result.origin) | {"configuration": result.configuration}
-    document[key] = to_dict(result.content)
+    document[KINDS[type(result.content)].key] = to_dict(result.content)
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -327,13 +247,27 @@ def _check_resumable(path: Path, before: Origin, now: Origin) -> None:
             )
 
 
+def _summarized(content: Any) -> Any:
+    """The content anew, from the records in it."""
+    if isinstance(content, Evaluation):
+        return Evaluation.summarize(content.tasks)
+    if isinstance(content, Marginals):
+        return Marginals.summarize(content.tasks, num_samples=content.num_samples)
+    if isinstance(content, Samples):
+        return Samples.summarize(content.curves)
+    return Used.summarize(
+        zip(content.evaluation.tasks, content.marginals.tasks, strict=True),
+        num_samples=content.marginals.num_samples,
+        defensive_weight=content.defensive_weight,
+    )
+
+
 def _check_summary(key: str, found: Any, expected: Any) -> None:
-    """Refuse a summary that differs by more than rounding from that of its records."""
-    if is_dataclass(found):
-        for field in fields(found):
-            pair = (getattr(found, field.name), getattr(expected, field.name))
-            _check_summary(f"{key}.{field.name}", *pair)
-    elif isinstance(found, tuple) and found is not expected:
+    """Refuse a summary, as JSON, that differs by more than rounding from that of its records."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            _check_summary(f"{key}.{name}", value, expected[name])
+    elif isinstance(found, list) and found != expected:
         if len(found) != len(expected):
             raise ValueError(f"{key} must hold {len(expected)} entries, got {len(found)}.")
         for i, pair in enumerate(zip(found, expected, strict=True)):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -25,80 +25,47 @@ from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import NeuralProcess
 
-CHUNK_SIZE = 256
-"""Number of samples computed at a time, where nothing else is asked for."""
-
 Estimator = Literal["model", "noising", "both", "autoregressive"]
-ESTIMATORS = ("model", "noising", "both", "autoregressive")
+ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """The result of one task.
+    """The result of one task."""
 
-    Attributes:
-        context_size: Number of context points.
-        log_likelihood: Log-density of the targets divided by their number, in nats.
-        estimator: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or
-            an estimator of :func:`~danp_lib.log_likelihood`.
-        num_samples: S; 1 where nothing is sampled.
-        effective_sample_size: Of those samples; 1 where nothing is sampled, and ``None`` for the
-            rollout of a DANP, which samples anew for every target.
-        forward_passes: Passes of one set of points through the U-Net.
-        seconds: Time taken.
-    """
-
-    context_size: int
-    log_likelihood: float
+    context_size: int  #: Number of context points.
+    log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
+    #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
     estimator: str
-    num_samples: int
-    effective_sample_size: float | None
-    forward_passes: int
-    seconds: float
+    num_samples: int  #: S; 1 where nothing is sampled.
+    effective_sample_size: float | None  #: Of those samples; ``None`` for the rollout of a DANP.
+    forward_passes: int  #: Passes of one set of points through the U-Net.
+    seconds: float  #: Time taken.
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of a model on a set of tasks.
+    """The results of a model on a set of tasks."""
 
-    Attributes:
-        average_likelihood: The paper's score.
-        average_likelihood_ci95: 1.96 standard errors of it over the tasks; ``None`` for one task.
-        mean_log_likelihood: Mean over the tasks, in nats per target.
-        num_tasks: Number of tasks.
-        estimator: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
-        num_samples: The largest number of samples of a task.
-        forward_passes: Sum over the tasks.
-        seconds: Sum over the tasks.
-        tasks: What it is all computed from.
-    """
-
-    average_likelihood: float
+    average_likelihood: float  #: The paper's score.
+    #: 1.96 standard errors of it over the tasks; ``None`` for one task.
     average_likelihood_ci95: float | None
-    mean_log_likelihood: float
-    num_tasks: int
-    estimator: str
-    num_samples: int
-    forward_passes: int
-    seconds: float
-    tasks: tuple[TaskRecord, ...]
+    mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
+    num_tasks: int  #: Number of tasks.
+    estimator: str  #: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
+    num_samples: int  #: The largest number of samples of a task.
+    forward_passes: int  #: Sum over the tasks.
+    seconds: float  #: Sum over the tasks.
+    tasks: tuple[TaskRecord, ...]  #: What it is all computed from.
 
     @classmethod
     def summarize(cls, tasks: Sequence[TaskRecord]) -> Evaluation:
-        """Sum up records, which may come from several runs.
-
-        Raises:
-            ValueError: If there is none.
-        """
-        if not tasks:
-            raise ValueError("tasks must hold at least one record, got none.")
+        """Sum up records, at least one, which may come from several runs."""
         logs = torch.tensor([t.log_likelihood for t in tasks], dtype=torch.float64)
-        average, error = mean_and_ci95(logs.exp())
         return cls(
-            average_likelihood=average,
-            average_likelihood_ci95=error,
+            *mean_and_ci95(logs.exp()),
             mean_log_likelihood=float(logs.mean()),
             num_tasks=len(tasks),
             estimator="+".join(dict.fromkeys(t.estimator for t in tasks)),
@@ -122,19 +89,29 @@ def papers_samples(dataset: str, context_size: int) -> int:
 
 def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     """The mean over tasks ``(tasks,)`` and 1.96 standard errors of it; ``None`` for one task."""
-    count = len(values)
+    if (count := len(values)) == 0:
+        raise ValueError("tasks must hold at least one record, got none.")
     error = 1.96 * float(values.std()) / math.sqrt(count) if count > 1 else None
     return float(values.mean()), error
 
 
+def check_scorable(task: Task, *, one: bool = False) -> None:
+    """Refuse, with a ``ValueError``, tasks that cannot be scored, or with ``one`` more than one."""
+    if one and task.batch_size != 1:
+        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    task.check()
+    if task.batch_size == 0 or task.target.num_points == 0:
+        raise ValueError(
+            "there must be at least one task and one target to score, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )
+
+
 def score_each(
-    score: Callable[..., T],
-    task: Task,
-    *,
-    generator: torch.Generator,
-    progress: bool,
+    score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
 ) -> list[T]:
     """The records of tasks, each scored with a generator of its own, spawned from one."""
+    check_scorable(task)
     streams = spawn(generator, task.batch_size)
     # Left by an error too, so that its message has a line of its own.
     with tqdm(streams, desc="tasks", disable=not progress) as bar:
@@ -152,26 +129,13 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, one by one.
 
-    With the same seed and number of tasks, :func:`evaluate_task` repeats any one of them with the
-    generator that :func:`score_each` spawns for it.
-
-    Args:
-        model: A trained model, or an oracle.
-        task: The tasks.
-        estimator: What a DANP's likelihood is estimated by. A ConvCNP, a ConvGNP and an oracle are
-            exact, and an AR ConvCNP is rolled out, whatever is asked for; ``"autoregressive"``
-            rolls out the other models too, oracles excepted.
-        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target. It may
-            depend on the size of the context, see :func:`papers_samples`.
-        generator: Source of randomness, on the device of model and tasks.
-        progress: Show a progress bar on the standard error.
+    The estimator and S, the number of samples, are those of :func:`~danp_lib.log_likelihood`; S may
+    depend on the size of the context, see :func:`papers_samples`. Each task has a generator spawned
+    from the one given, see :func:`score_each`.
 
     Raises:
-        ValueError: If an argument is not one of its choices, there is no target, the model cannot
-            take a task, or a likelihood is not a number.
+        ValueError: As there, or if there is no target, or a likelihood is not a number.
     """
-    task.check()
-    _check_targets(task)
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
     return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))
 
@@ -183,19 +147,9 @@ def evaluate_task(
     estimator: Estimator,
     num_samples: int | Callable[[int], int],
     generator: torch.Generator,
-    chunk_size: int = CHUNK_SIZE,
 ) -> TaskRecord:
-    """Evaluate a model on one task; see :func:`evaluate`.
-
-    Raises:
-        ValueError: As :func:`evaluate`, or if there is more than one task, or no target.
-    """
-    if task.batch_size != 1:
-        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
-    task.check()
-    _check_targets(task)
+    """Evaluate a model on one task; see :func:`evaluate`."""
+    check_scorable(task, one=True)
     context_size = int(task.context.sizes)
     start = time.perf_counter()
     result = log_likelihood(
@@ -204,7 +158,6 @@ def evaluate_task(
         estimator=estimator,
         num_samples=num_samples(context_size) if callable(num_samples) else num_samples,
         generator=generator,
-        chunk_size=chunk_size,
     )
     value = float(result.values) / task.target.num_points
     size = float(result.effective_sample_size)
@@ -222,11 +175,3 @@ def evaluate_task(
         forward_passes=result.forward_passes,
         seconds=time.perf_counter() - start,
     )
-
-
-def _check_targets(task: Task) -> None:
-    if task.batch_size == 0 or task.target.num_points == 0:
-        raise ValueError(
-            "there must be at least one task and one target to score, got "
-            f"{task.batch_size} and {task.target.num_points}."
-        )

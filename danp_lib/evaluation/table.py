@@ -39,33 +39,8 @@ It has one row of square waves. It stands beside those that the released code dr
 ``"square-released"``, which it most likely scored; the code draws none of those of the text.
 """
 
-ESTIMATOR_OF = {
-    "danp": "both",
-    "convcnp": "exact",
-    "convgnp": "exact",
-    "ar-convcnp": "autoregressive",
-    CEILING: "exact",
-}
-"""The rows of the table, and the estimator whose result each shows."""
-
-
 PAPERS_ESTIMATOR = "danp (paper's estimator)"
 """The row of the DANP with samples from the model alone, as the paper has it."""
-
-FURTHER: dict[str, tuple[str, str]] = {
-    PAPERS_ESTIMATOR: ("danp", "model"),
-    "danp-seed1": ("danp-seed1", "both"),
-}
-"""The model and the estimator of each row that is shown where there is a result."""
-
-PAPERS_RECIPE: dict[str, tuple[str, str]] = {
-    "danp-paper": ("danp-paper", "model"),
-    "danp-paper (balance heuristic)": ("danp-paper", "both"),
-    "convcnp-paper": ("convcnp-paper", "exact"),
-    "convgnp-paper": ("convgnp-paper", "exact"),
-    "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
-}
-"""Those of the models by the paper's recipe; the first has the paper's estimator too."""
 
 AS_USED = "danp (as used)"
 """The row of the DANP with nothing but samples of its own, and its defensive component.
@@ -73,14 +48,32 @@ AS_USED = "danp (as used)"
 Likelihood, CRPS and coverage are those of one mixture; see :class:`~danp_lib.evaluation.used.Used`.
 """
 
+ROWS: dict[str, tuple[str, str]] = {
+    "danp": ("danp", "both"),
+    PAPERS_ESTIMATOR: ("danp", "model"),
+    "danp-seed1": ("danp-seed1", "both"),
+    AS_USED: ("danp", "used"),
+    "convcnp": ("convcnp", "exact"),
+    "convgnp": ("convgnp", "exact"),
+    "ar-convcnp": ("ar-convcnp", "autoregressive"),
+    "danp-paper": ("danp-paper", "model"),
+    "danp-paper (balance heuristic)": ("danp-paper", "both"),
+    "convcnp-paper": ("convcnp-paper", "exact"),
+    "convgnp-paper": ("convgnp-paper", "exact"),
+    "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
+    CEILING: (CEILING, "exact"),
+}
+"""The model of each row, and what is measured: the estimator of a likelihood, or ``"used"``."""
+
+ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
+"""The models that have a row without a result too, and the estimator that it shows."""
+
+MARGINAL_SCORES = ("crps", "crps_ci95", "coverage_50", "coverage_90")
 MEASURES = (
     "paper_ci95",
     "fewest_samples",
     "mean_log_likelihood",
-    "crps",
-    "crps_ci95",
-    "coverage_50",
-    "coverage_90",
+    *MARGINAL_SCORES,
     "forward_passes",
     "seconds",
 )
@@ -93,92 +86,60 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     Beside these five, a row holds :data:`MEASURES`: the paper's 1.96 standard errors; the smallest
     number of samples of a task, where ``num_samples`` is the largest; the mean log-likelihood in
     nats per target; the scores of the marginals (see :mod:`danp_lib.evaluation.marginals`); the
-    mean number of forward passes and of seconds that a task's likelihood took.
-
-    Args:
-        folder: Where the results lie; those that come with the library where left out.
-
-    Returns:
-        The numbers, ``None`` where there is none: the paper has no ceiling, and a model without a
-        result has no score of ours. Rows of :data:`FURTHER`, :data:`AS_USED` and
-        :data:`PAPERS_RECIPE` without a result are left out.
-
-    Raises:
-        ValueError: If a file is not a result, one of something else than its name says, or one of
-            other weights than the result beside it.
+    mean number of forward passes and of seconds that a task's likelihood took. All are ``None``
+    where there is no number. The results are those that come with the library, or a folder's; one
+    of something else than its name says, or of other weights than the one beside it, is refused.
     """
     folder = results_folder() if folder is None else Path(folder)
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    shown = {}
     for dataset in PAPER:
-        first, *others, last = (
-            (label, _row(folder, dataset, label, label, estimator))
-            for label, estimator in ESTIMATOR_OF.items()
-        )
-        further, papers = (
-            [(label, _row(folder, dataset, label, *of)) for label, of in chosen.items()]
-            for chosen in (FURTHER, PAPERS_RECIPE)
-        )
-        further.append((AS_USED, _used_row(folder, dataset)))
-        shown, imitated = (
-            [(label, row) for label, row in part if row["ours"] is not None]
-            for part in (further, papers)
-        )
-        rows[dataset] = dict([first, *shown, *others, *imitated, last])
-    return rows
+        rows = ((label, _row(folder, dataset, label)) for label in ROWS)
+        shown[dataset] = {k: row for k, row in rows if k in ESTIMATOR_OF or row["ours"] is not None}
+    return shown
 
 
-def _row(folder: Path, dataset: str, label: str, model: str, estimator: str) -> dict[str, Any]:
+def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(
         ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
     )
+    model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    if published is not None:
+    if published is not None and label != AS_USED:
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
-    path, weights = folder / result_name(name, estimator), None
+    path, weights = folder / result_name(name, measured), None
     if path.is_file():
-        result = load_result(path, Evaluation)
-        _check(path, (name, estimator), (result.origin.name, result.content.estimator))
+        kind: type[Any] = Used if label == AS_USED else Evaluation
+        result = load_result(path, kind)
+        _check(path, (name, measured), (result.origin.name, result.measured))
         row |= _scores(result.content)
         weights = result.origin.weights
     # They depend on the model alone, so that one of its rows is enough.
     path = folder / result_name(name, "marginals")
     if path.is_file() and label == model:
         marginals = load_result(path, Marginals)
-        if row["ours"] is None:
-            weights = marginals.origin.weights
-        _check(path, (name, weights), (marginals.origin.name, marginals.origin.weights))
-        row |= _marginal_scores(marginals.content)
+        other = marginals.origin
+        weights = other.weights if row["ours"] is None else weights
+        _check(path, (name, weights), (other.name, other.weights))
+        row |= _scores(marginals.content)
     return row
 
 
-def _used_row(folder: Path, dataset: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(
-        ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
-    )
-    path = folder / result_name(f"danp-{dataset}", "used")
-    if path.is_file():
-        result = load_result(path, Used)
-        _check(path, (f"danp-{dataset}", None), (result.origin.name, None))
-        row |= _scores(result.content.evaluation) | _marginal_scores(result.content.marginals)
-    return row
-
-
-def _marginal_scores(marginals: Marginals) -> dict[str, Any]:
-    keys = ("crps", "crps_ci95", "coverage_50", "coverage_90")
-    return {key: getattr(marginals, key) for key in keys}
-
-
-def _scores(evaluation: Evaluation) -> dict[str, Any]:
+def _scores(content: Evaluation | Marginals | Used) -> dict[str, Any]:
+    """What a row takes from a result."""
+    if isinstance(content, Used):
+        return _scores(content.evaluation) | _scores(content.marginals)
+    if isinstance(content, Marginals):
+        return {key: getattr(content, key) for key in MARGINAL_SCORES}
     return {
-        "ours": evaluation.average_likelihood,
-        "ours_ci95": evaluation.average_likelihood_ci95,
-        "estimator": evaluation.estimator,
-        "num_samples": evaluation.num_samples,
-        "fewest_samples": min(task.num_samples for task in evaluation.tasks),
-        "mean_log_likelihood": evaluation.mean_log_likelihood,
-        "forward_passes": evaluation.forward_passes / evaluation.num_tasks,
-        "seconds": evaluation.seconds / evaluation.num_tasks,
+        "ours": content.average_likelihood,
+        "ours_ci95": content.average_likelihood_ci95,
+        "estimator": content.estimator,
+        "num_samples": content.num_samples,
+        "fewest_samples": min(task.num_samples for task in content.tasks),
+        "mean_log_likelihood": content.mean_log_likelihood,
+        "forward_passes": content.forward_passes / content.num_tasks,
+        "seconds": content.seconds / content.num_tasks,
     }
 
 

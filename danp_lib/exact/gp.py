@@ -1,18 +1,18 @@
-"""The exact predictive of the Gaussian-process tasks."""
+"""The exact predictives of the Gaussian-process tasks, and of noisy ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat, PositiveInt
+from danp_lib._config import PositiveFloat, PositiveInt
 from danp_lib.data.generators import GaussianProcess, NoiseRange
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
+from danp_lib.exact.base import Oracle, check_inputs
 
 # Rounding leaves eigenvalues of a singular posterior covariance this far below zero at the most,
 # in units of the prior variance, 1: a thousandth of the default floor.
@@ -20,7 +20,7 @@ _EIGENVALUE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class GaussianProcessOracle(Configuration):
+class GaussianProcessOracle(Oracle):
     r"""Exact Gaussian-process regression on the tasks of :class:`~danp_lib.GaussianProcess`.
 
     With kernel k, context inputs c, target inputs t, floor v and context variance u, the predictive
@@ -30,12 +30,11 @@ class GaussianProcessOracle(Configuration):
         \mu = K_{tc}(K_{cc} + uI)^{-1} y_c, \qquad
         \Sigma = K_{tt} - K_{tc}(K_{cc} + uI)^{-1}K_{ct} + vI .
 
-    The floor is on the targets because no model in this library can put less on the diagonal. The
-    context is taken to be as exact as the tasks have it, with their jitter of 1e-8 for u. That is
-    an upper limit, to 1 %: eigenvalues of max(lambda, v) in place of lambda + v, the best that a
-    Gaussian with covariance of at least vI can do, gain no more. With u = v in place of that, one
-    joint Gaussian stands behind all predictions, and the chain rule holds between them. Average
-    likelihood on 100 tasks a size:
+    The floor is on the targets because no model in this library can put less on the diagonal. By
+    default u is the jitter of the tasks. That is an upper limit, to 1 %: eigenvalues of
+    max(lambda, v) in place of lambda + v, the best that a Gaussian with covariance of at least vI
+    can do, gain no more. With u = v, one joint Gaussian stands behind all predictions, and the
+    chain rule holds between them. Average likelihood on 100 tasks a size:
 
     =====================  ====  ====  ====  ====  =====  =====  =====
     context size              0     5    10    15     20     25     30
@@ -49,62 +48,35 @@ class GaussianProcessOracle(Configuration):
         length_scale: That of the kernel, in units of x.
         variance_floor: v, in squared units of y.
         context_variance: u, in squared units of y.
-
-    Raises:
-        ValueError: If an attribute is not positive.
     """
-
-    num_levels: ClassVar[int] = 0
 
     length_scale: PositiveFloat = 0.25
     variance_floor: PositiveFloat = VARIANCE_FLOOR
     context_variance: PositiveFloat = GaussianProcess.jitter
 
-    @overload
-    def predict(
-        self, context: PointSet, xt: Tensor, *, diagonal: Literal[True]
-    ) -> DiagonalNormal: ...
-    @overload
-    def predict(
-        self, context: PointSet, xt: Tensor, *, diagonal: bool = False
-    ) -> LowRankNormal: ...
     def predict(self, context: PointSet, xt: Tensor, *, diagonal: bool = False) -> LowRankNormal:
-        """The predictive at the targets, in float64.
+        """See the base class; a covariance that is singular in float64 is refused too.
 
-        Args:
-            context: Context sets, ``(batch, points, dim_x)``.
-            xt: Target inputs, ``(batch, targets, dim_x)``.
-            diagonal: Give the product of the marginals, the best that a ConvCNP can do.
-
-        Returns:
-            Batch shape ``(batch,)``. The factor has as many columns as there are targets and is
-            that of the covariance without the floor. That has eigenvalues that are zero only to
-            rounding; those below zero are set to it.
-
-        Raises:
-            ValueError: If a real context point or an input is not finite, the shapes do not fit, or
-                the covariance is singular in float64.
+        The factor has as many columns as there are targets and is that of the covariance without
+        the floor. That has eigenvalues that are zero only to rounding; those below zero are set to
+        it. With ``diagonal``, the product of the marginals, the best that a ConvCNP can do.
         """
         check_inputs(context, xt)
         keep = context.mask.unsqueeze(-1)
-        xc = context.x.double().masked_fill(~keep, 0.0)
-        yc = context.y.double().masked_fill(~keep, 0.0)
-        xt = xt.double()
+        known, xt = context.blanked().to(torch.float64), xt.double()
         kernel = GaussianProcess(length_scale=self.length_scale).kernel
         # Padding becomes independent entries of unit variance, known to be zero.
-        both = keep & keep.mT
-        context_covariance = kernel(xc, xc).masked_fill(~both, 0.0) + torch.diag_embed(
-            torch.where(context.mask, self.context_variance, 1.0).double()
-        )
-        lower, failed = torch.linalg.cholesky_ex(context_covariance)
+        diagonals = torch.where(context.mask, self.context_variance, 1.0).double()
+        between = kernel(known.x, known.x).masked_fill(~(keep & keep.mT), 0.0)
+        lower, failed = torch.linalg.cholesky_ex(between + torch.diag_embed(diagonals))
         if failed.any():
             raise ValueError(
                 f"context_variance must be large enough for the covariance of {context.num_points} "
                 f"context points to have a Cholesky factor, got {self.context_variance}."
             )
-        cross = kernel(xc, xt).masked_fill(~keep, 0.0)
+        cross = kernel(known.x, xt).masked_fill(~keep, 0.0)
         half = torch.linalg.solve_triangular(lower, cross, upper=False)
-        mean = half.mT @ torch.linalg.solve_triangular(lower, yc, upper=False)
+        mean = half.mT @ torch.linalg.solve_triangular(lower, known.y, upper=False)
         floor = torch.full_like(mean, self.variance_floor)
         if diagonal:
             return DiagonalNormal(mean, 1.0 - half.square().sum(dim=-2).unsqueeze(-1) + floor)
@@ -118,23 +90,9 @@ class GaussianProcessOracle(Configuration):
         factor = eigenvectors * eigenvalues.clamp(min=0.0).sqrt().unsqueeze(-2)
         return LowRankNormal(mean, factor, floor)
 
-    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """Log-density of the real targets given the context in nats, ``(batch,)``.
-
-        Raises:
-            ValueError: As :meth:`predict`, or if a real target is not finite.
-        """
-        target.check("target")
-        rows = (target[row].compact() for row in range(target.batch_size))
-        values = [
-            self.predict(context[row], points.x).log_prob(points.y)
-            for row, points in enumerate(rows)
-        ]
-        return torch.cat(values)
-
 
 @dataclass(frozen=True)
-class NoisyGaussianProcessOracle(Configuration):
+class NoisyGaussianProcessOracle(Oracle):
     r"""Exact regression on noisy observations of a Gaussian process, of targets as noisy.
 
     Given the standard deviation of the noise, this is :class:`GaussianProcessOracle` with its
@@ -147,72 +105,25 @@ class NoisyGaussianProcessOracle(Configuration):
         noise: Standard deviation of the noise in units of y, or its range (lower, upper).
         length_scale: That of the kernel, in units of x.
         num_nodes: Number of standard deviations that stand for a range.
-
-    Raises:
-        ValueError: If an attribute is not positive, or the range is not one.
     """
-
-    num_levels: ClassVar[int] = 0
 
     noise: PositiveFloat | NoiseRange
     length_scale: PositiveFloat = 0.25
     num_nodes: PositiveInt = 48
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
-        """The predictive at the targets ``(batch, targets, dim_x)``, in float64.
-
-        Raises:
-            ValueError: As that of :class:`GaussianProcessOracle`.
-        """
+        """See :class:`GaussianProcessOracle`."""
         check_inputs(context, xt)
         nothing = PointSet.empty(context.batch_size, dim_x=context.x.shape[-1])
-        variances = [sd**2 + GaussianProcess.jitter for sd in self._stddevs()]
+        low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+        count = self.num_nodes if low < high else 1
+        stddevs = (low * (high / low) ** ((i + 0.5) / count) for i in range(count))
+        variances = (sd**2 + GaussianProcess.jitter for sd in stddevs)
         nodes = [GaussianProcessOracle(self.length_scale, v, v) for v in variances]
         logits = torch.stack([node.log_prob(nothing, context) for node in nodes], dim=-1)
         parts = [node.predict(context, xt) for node in nodes]
-        components = LowRankNormal(
-            *(
-                torch.stack([getattr(part, name) for part in parts], dim=1)
-                for name in ("loc", "cov_factor", "cov_diag")
-            )
+        stacked = (
+            torch.stack([getattr(part, name) for part in parts], dim=1)
+            for name in ("loc", "cov_factor", "cov_diag")
         )
-        return Mixture(logits, components)
-
-    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """Log-density of the real targets given the context in nats, ``(batch,)``.
-
-        Raises:
-            ValueError: As :meth:`predict`, or if a real target is not finite.
-        """
-        target.check("target")
-        rows = (target[row].compact() for row in range(target.batch_size))
-        values = [
-            self.predict(context[row], points.x).log_prob(points.y)
-            for row, points in enumerate(rows)
-        ]
-        return torch.cat(values)
-
-    def _stddevs(self) -> list[float]:
-        """The nodes."""
-        if not isinstance(self.noise, tuple):
-            return [self.noise]
-        low, high = self.noise
-        unit = ((i + 0.5) / self.num_nodes for i in range(self.num_nodes))
-        return [low * (high / low) ** u for u in unit]
-
-
-def check_inputs(context: PointSet, xt: Tensor) -> None:
-    """Refuse contexts and target inputs that no exact predictive can be made of.
-
-    Raises:
-        ValueError: If a real context point or an input is not finite, or the shapes do not fit.
-    """
-    context.check("context")
-    expected = (context.batch_size, context.x.shape[-1])
-    if xt.ndim != 3 or (xt.shape[0], xt.shape[-1]) != expected:
-        raise ValueError(
-            f"xt must have shape ({expected[0]}, targets, {expected[1]}) to go with the context, "
-            f"got {tuple(xt.shape)}."
-        )
-    if not xt.isfinite().all():
-        raise ValueError("xt must be finite, got NaN or an infinite input.")
+        return Mixture(logits, LowRankNormal(*stacked))

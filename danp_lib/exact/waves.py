@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt
+from danp_lib._config import Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.exact.gp import check_inputs
+from danp_lib.exact.base import Oracle, check_inputs
 
 # Below 1, the interval (1/omega, 1) of the phase is empty.
 Frequency = Annotated[
@@ -26,7 +27,7 @@ _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True)
-class WaveOracle(Configuration, ABC):
+class WaveOracle(Oracle):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
     A prediction gives every target a Gaussian of the floor's variance around the wave, since no
@@ -36,66 +37,35 @@ class WaveOracle(Configuration, ABC):
         frequency: The range of the prior's frequency.
         variance_floor: Variance of a target around the wave, in squared units of y.
         num_nodes: Number of waves that stand for a continuum of them in :meth:`predict`.
-
-    Raises:
-        ValueError: If an attribute is out of its range.
     """
-
-    num_levels: ClassVar[int] = 0
 
     frequency: Frequency
     variance_floor: PositiveFloat = VARIANCE_FLOOR
     num_nodes: PositiveInt = 4096
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
-        """The predictive at the targets as a mixture of one component a wave, in float64.
+        """See the base class: a mixture of one component a wave, some perhaps of weight zero.
 
         Right for means, variances, marginals, quantiles and samples: against eight times the nodes,
         the default's means and marginal distribution functions are within 0.005. Its joint density
         at many targets is not the exact one where a continuum of waves is left: there no node lies
         within the floor's standard deviation of the targets. :meth:`log_prob` evaluates that.
-
-        Args:
-            context: Context sets, ``(batch, points, 1)``.
-            xt: Target inputs, ``(batch, targets, 1)``.
-
-        Returns:
-            Batch shape ``(batch,)``. Tasks that leave fewer waves than others of the batch get
-            components of weight zero.
-
-        Raises:
-            ValueError: If the context is on no wave of the prior, a value is not finite, or the
-                shapes do not fit.
         """
         self._check(context, xt)
-        rows = [
-            self._nodes(*_real(context, row), xt[row, :, 0].double())
-            for row in range(context.batch_size)
-        ]
-        width = max(log_weights.numel() for log_weights, _ in rows)
-        logits = torch.full((len(rows), width), -math.inf, dtype=torch.float64, device=xt.device)
-        means = logits.new_zeros(len(rows), width, xt.shape[1], 1)
-        for row, (log_weights, outputs) in enumerate(rows):
-            logits[row, : log_weights.numel()] = log_weights
-            means[row, : log_weights.numel(), :, 0] = outputs
+        inputs = enumerate(xt[:, :, 0].double())
+        rows = [self._nodes(*_real(context, row), x) for row, x in inputs]
+        log_weights, outputs = (list(parts) for parts in zip(*rows, strict=True))
+        logits = pad_sequence(log_weights, batch_first=True, padding_value=-math.inf)
+        means = pad_sequence(outputs, batch_first=True).unsqueeze(-1)
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """Log-density of the real targets given the context in nats, ``(batch,)``.
-
-        The integral over the waves is located from the targets themselves; see the class for its
-        error.
-
-        Raises:
-            ValueError: As :meth:`predict`, or if a real target is not finite.
-        """
+        """See the base class; the integral over the waves is located from the targets."""
         target.check("target")
         self._check(context, target.x.masked_fill(~target.mask.unsqueeze(-1), 0.0))
+        rows = range(context.batch_size)
         return torch.stack(
-            [
-                self._log_density(*_real(context, row), *_real(target, row))
-                for row in range(context.batch_size)
-            ]
+            [self._log_density(*_real(context, row), *_real(target, row)) for row in rows]
         )
 
     def _check(self, context: PointSet, xt: Tensor) -> None:
@@ -118,8 +88,14 @@ def lattice(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     Either coordinate alone is evenly spread too, and so is nearly any combination of the two, which
     is what a marginal of a prediction looks at.
     """
-    index = torch.arange(size, dtype=torch.float64, device=like.device)
-    return (index + 0.5) / size, torch.remainder((index + 0.5) * _GOLDEN, 1.0)
+    place = torch.arange(size, dtype=torch.float64, device=like.device) + 0.5
+    return place / size, torch.remainder(place * _GOLDEN, 1.0)
+
+
+def midpoints(low: float, high: float, count: int, like: Tensor) -> Tensor:
+    """The midpoints of equal parts of an interval, ``(count,)``."""
+    place = torch.arange(count, dtype=torch.float64, device=like.device) + 0.5
+    return low + (high - low) * place / count
 
 
 def _real(points: PointSet, row: int) -> tuple[Tensor, Tensor]:

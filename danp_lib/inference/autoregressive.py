@@ -23,17 +23,12 @@ from danp_lib.models.danp import DANP, ancestral, chunks
 
 @dataclass(frozen=True)
 class Rollout:
-    """The result of a rollout.
+    """The result of a rollout."""
 
-    Attributes:
-        values: Of :func:`ar_log_prob`, joint log-densities of the targets in nats, not divided by
-            their number, ``(batch,)``; of :func:`ar_sample`, joint samples,
-            ``(samples, batch, targets, 1)``.
-        forward_passes: Passes of one set of points through the U-Net, in all.
-    """
-
+    #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``, or
+    #: joint samples, ``(samples, batch, targets, 1)``.
     values: Tensor
-    forward_passes: int
+    forward_passes: int  #: Passes of one set of points through the U-Net, in all.
 
 
 @torch.no_grad()
@@ -53,19 +48,11 @@ def ar_log_prob(
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
 
-    All values are known, so that the terms of a task are one batch of growing contexts.
-
-    Args:
-        model: The model; with a DANP each term is the log-density of its mixture.
-        task: The tasks.
-        generator: Source of randomness: the orders, and the samples of a DANP.
-        num_samples: S, the number of a DANP's samples a term; the other models draw none.
-        chunk_size: Number of contexts, or of a DANP's samples, computed at a time; it bounds the
-            memory only.
+    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. The
+    contexts, or those samples, are computed ``chunk_size`` at a time.
 
     Raises:
-        ValueError: If a target is masked or not finite, a number is below 1, or the model cannot
-            take the tasks.
+        ValueError: If a target is masked or not finite, or a number is below 1.
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
@@ -100,19 +87,9 @@ def ar_sample(
 ) -> Rollout:
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
-    Every sample takes the targets in a random order of its own. A DANP draws one auxiliary sample
-    for each value, so that the value is a draw of its mixture with infinitely many components.
-
-    Args:
-        model: The model.
-        context: Context sets.
-        xt: Target inputs, ``(batch, targets, 1)``.
-        num_samples: Number of samples of each set.
-        generator: Source of randomness.
-        chunk_size: Number of samples computed at a time; it bounds the memory only.
-
-    Raises:
-        ValueError: If a number is below 1 or the model cannot take the context or the inputs.
+    Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
+    draws one auxiliary sample for each value, so that the value is a draw of its mixture with
+    infinitely many components. ``num_samples`` are drawn of each set, ``chunk_size`` at a time.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     model.core.check([("context", context)], xt)

@@ -14,44 +14,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_at_least
+from danp_lib._config import check_at_least, checked
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
-from danp_lib.models.danp import DANP, AuxiliaryInputs, EncodedContext, Proposal, ancestral, chunks
+from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks
 
 Estimator = Literal["model", "noising", "both"]
 
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    r"""Log-likelihoods of a batch of tasks.
+    r"""Log-likelihoods of a batch of tasks."""
 
-    Attributes:
-        values: Joint log-densities of the targets in nats, not divided by their number,
-            ``(batch,)``.
-        effective_sample_size: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``;
-            1 where nothing is sampled, NaN for the rollout of a DANP, which samples every target.
-        forward_passes: Passes of one set of points through the U-Net, summed over the tasks.
-        estimator: The estimator used: ``"exact"`` for a density in closed form,
-            ``"autoregressive"`` for a rollout, or one of a DANP's.
-        num_samples: S, the number of samples a task, in a rollout a target; 1 where nothing is
-            sampled.
-    """
-
+    #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
+    #: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``; 1 where nothing is
+    #: sampled, NaN for the rollout of a DANP, which samples every target.
     effective_sample_size: Tensor
-    forward_passes: int
+    forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
+    #: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or one of a
+    #: DANP's.
     estimator: str
-    num_samples: int
+    num_samples: int  #: S, a task, in a rollout a target; 1 where nothing is sampled.
 
 
 @unchecked_contexts()
@@ -67,14 +60,12 @@ def log_likelihood(
 ) -> LogLikelihood:
     """Log-likelihood of each task's targets given its context.
 
-    A ConvCNP, a ConvGNP and an exact predictive give it in one pass, and an AR ConvCNP by a
-    rollout, whatever the estimator; ``"autoregressive"`` is a rollout of any model.
-
     Args:
         model: A model, or an exact predictive (:mod:`danp_lib.exact`).
         task: The tasks; ``"noising"`` and ``"both"`` read the true function from their pool.
-        estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``, or
-            ``"autoregressive"``.
+        estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
+            ConvGNP and an exact predictive need one pass, and an AR ConvCNP is rolled out, whatever
+            is asked for; ``"autoregressive"`` rolls out the other models too.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the true function and the tasks have no pool.
@@ -83,34 +74,27 @@ def log_likelihood(
 
     Raises:
         ValueError: If an argument is not one of its choices, a target or a point of the pool is
-            masked or not finite, the pool is missing or too small, or the model cannot take the
-            tasks.
+            masked or not finite, or the pool is missing or too small.
     """
-    _check(task, estimator, auxiliary_inputs, num_samples, chunk_size, rollout=True)
+    checked(Estimator | Literal["autoregressive"], estimator, "estimator")
+    _check(task, auxiliary_inputs, num_samples, chunk_size)
     sampled = model.num_levels > 0
+    options: dict[str, Any] = {
+        "num_samples": num_samples,
+        "generator": generator,
+        "chunk_size": chunk_size,
+    }
     if not isinstance(model, NeuralProcess):
         values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
     elif model.autoregressive or estimator == "autoregressive":
-        rollout = ar_log_prob(
-            model, task, generator=generator, num_samples=num_samples, chunk_size=chunk_size
-        )
+        rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
     elif not isinstance(model, DANP) or not sampled:
         values = model.predict(task.context, task.xt).log_prob(task.yt)
         passes, used = task.batch_size, "exact"
     else:
-        weights = [
-            log_weights(
-                model,
-                task[row],
-                estimator=estimator,
-                num_samples=num_samples,
-                auxiliary_inputs=auxiliary_inputs,
-                generator=generator,
-                chunk_size=chunk_size,
-            )
-            for row in range(task.batch_size)
-        ]
+        options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
+        weights = [log_weights(model, task[row], **options) for row in range(task.batch_size)]
         values = torch.stack([log_mean(terms) for terms in weights])
         sizes = torch.stack([effective_sample_size(terms) for terms in weights])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
@@ -134,17 +118,13 @@ def log_weights(
     """The logarithms of the terms whose mean estimates the likelihood of one task.
 
     With the same seed, fewer samples are the first ones of more, an even number of them for
-    ``"both"``: one run gives the estimates of all smaller S.
-
-    The arguments and errors are those of :func:`log_likelihood`, with a batch of one task.
-
-    Returns:
-        ``(samples,)``; one term where the model has no levels, since nothing is sampled.
-
+    ``"both"``: one run gives the estimates of all smaller S. The arguments are those of
+    :func:`log_likelihood`. The terms are ``(samples,)``, one where the model has no levels.
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
-    _check(task, estimator, auxiliary_inputs, num_samples, chunk_size)
+    checked(Estimator, estimator, "estimator")
+    _check(task, auxiliary_inputs, num_samples, chunk_size)
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)
     if estimator == "both" and num_samples < 2:
@@ -175,7 +155,12 @@ def log_weights(
                 log_proposal = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
             log_weight = log_weight + log_p - log_proposal
         parts.append(log_weight)
-    return _defended(torch.cat(parts), model, encoded, task)
+    weight, terms = model.config.defensive_weight, torch.cat(parts)
+    if weight == 0.0:
+        return terms
+    # The defensive component's own likelihood is exact: every term has the same share of it.
+    exact = model.defensive(encoded, task.xt).log_prob(task.yt)
+    return torch.logaddexp(math.log1p(-weight) + terms, math.log(weight) + exact)
 
 
 def log_mean(log_weights: Tensor) -> Tensor:
@@ -186,18 +171,6 @@ def log_mean(log_weights: Tensor) -> Tensor:
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     r"""The :math:`(\sum w)^2 / \sum w^2` of weights ``(samples,)``."""
     return (2 * log_weights.logsumexp(0) - (2 * log_weights).logsumexp(0)).exp()
-
-
-def _defended(log_weights: Tensor, model: DANP, encoded: EncodedContext, task: Task) -> Tensor:
-    """Terms whose mean estimates the likelihood of the mixture with the defensive component.
-
-    That component's own likelihood is exact, so that every term has the same share of it.
-    """
-    weight = model.config.defensive_weight
-    if weight == 0.0:
-        return log_weights
-    exact = model.defensive(encoded, task.xt).log_prob(task.yt)
-    return torch.logaddexp(math.log1p(-weight) + log_weights, math.log(weight) + exact)
 
 
 def _either(forward: Tensor, noised: Sequence[Tensor], own: Proposal) -> Proposal:
@@ -217,10 +190,9 @@ def _clean_points(
     # Different points of the pool within a sample.
     assert task.pool is not None
     x, y, size = task.pool.x[0], task.pool.y[0], model.config.num_auxiliary
-    order = [
-        torch.randperm(len(x), device=generator.device, generator=generator) for _ in range(count)
-    ]
-    chosen = torch.stack(order)[:, : size * model.num_levels].split(size, dim=1)
+    draws: dict[str, Any] = {"device": generator.device, "generator": generator}
+    order = torch.stack([torch.randperm(len(x), **draws) for _ in range(count)])
+    chosen = order[:, : size * model.num_levels].split(size, dim=1)
     return [PointSet(x[index], y[index]) for index in chosen]
 
 
@@ -243,22 +215,10 @@ def _log_noising(model: DANP, clean: Sequence[PointSet], auxiliary: Sequence[Poi
 
 
 def _check(
-    task: Task,
-    estimator: str,
-    auxiliary_inputs: str | None,
-    num_samples: int,
-    chunk_size: int,
-    *,
-    rollout: bool = False,
+    task: Task, auxiliary_inputs: AuxiliaryInputs | None, num_samples: int, chunk_size: int
 ) -> None:
     """Refuse arguments that are none of the choices, and tasks that cannot be scored."""
-    choices = ("model", "noising", "both", "autoregressive")[: 4 if rollout else 3]
-    if estimator not in choices:
-        raise ValueError(f"estimator must be one of {', '.join(choices)}, got {estimator!r}.")
-    if auxiliary_inputs not in (None, "uniform", "target"):
-        raise ValueError(
-            f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
-        )
+    checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
 

@@ -2,7 +2,9 @@
 
 Every function draws what it is given and computes nothing that a reader would call a result. Those
 of one panel draw on ``ax``, or make one, and return it; those of several return the figure. Point
-sets and distributions are batches of one, or have no batch.
+sets and distributions are batches of one, or have no batch. A predictive is a distribution over the
+outputs at ``x``, inputs in any order; ``truth`` is inputs and outputs of the true function, drawn
+as a line; ``y_range`` is the lowest and the highest output.
 """
 
 from __future__ import annotations
@@ -14,49 +16,30 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
+from matplotlib.patches import FancyBboxPatch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from danp_lib._config import check_at_least
 from danp_lib.data.noising import AugmentedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.plotting import style as look
-from danp_lib.plotting.architecture import plot_architecture
-from danp_lib.plotting.style import as_row, axes, level_style, model_style, style
-
-__all__ = [
-    "plot_architecture",
-    "plot_augmented_task",
-    "plot_cost",
-    "plot_density",
-    "plot_level_predictives",
-    "plot_likelihood_against_context_size",
-    "plot_num_samples",
-    "plot_points",
-    "plot_prediction",
-    "style",
-]
+from danp_lib.plotting.style import as_row, axes, level_style, model_style
+from danp_lib.plotting.style import style as style
 
 Curve = tuple[ArrayLike, ArrayLike, ArrayLike]
-"""Positions, values and the half-widths of their 95 % intervals."""
-
-BANDS = (0.5, 0.9)
-"""The central intervals that :func:`plot_prediction` shades."""
+"""Context sizes, average likelihoods and the half-widths of their 95 % intervals."""
 
 
 def plot_points(
     ax: Axes, points: PointSet, label: str, *, level: int | None = None, size: float = 5.0
 ) -> None:
-    """Draw one set's real points, as context or as points of a level.
-
-    Raises:
-        ValueError: If there is more than one set.
-    """
-    context = (look.CONTEXT_COLOR, look.CONTEXT_MARKER)
-    color, marker = context if level is None else level_style(level)
+    """Draw one set's real points, as context or as points of a level."""
+    color, marker = (look.INK, "o") if level is None else level_style(level)
     if points.batch_size != 1:
         raise ValueError(f"a plot takes one set, got a batch of {points.batch_size}; index it.")
     real = points.compact()
@@ -66,9 +49,15 @@ def plot_points(
 
 
 def _line(ax: Axes, x: Tensor | ArrayLike, y: Tensor | ArrayLike, **style: Any) -> None:
-    xs, ys = as_row(x, "x"), as_row(y, "y")
+    xs, order = _sorted(x)
+    ax.plot(xs, as_row(y, "y")[order], **style)
+
+
+def _sorted(x: Tensor | ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """One row of inputs in ascending order, and what sorts the outputs like them."""
+    xs = as_row(x, "x")
     order = np.argsort(xs, kind="stable")
-    ax.plot(xs[order], ys[order], **style)
+    return xs[order], order
 
 
 def _truth(ax: Axes, truth: tuple[Tensor, Tensor] | None) -> None:
@@ -84,13 +73,7 @@ def _legend_above(ax: Axes, columns: int = 4) -> None:
 def plot_augmented_task(
     task: AugmentedTask, *, truth: tuple[Tensor, Tensor] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """An augmented task, its context and all its levels (paper, Figure 1).
-
-    Args:
-        task: One task: its sets are batches of one.
-        truth: Inputs and outputs of the true function, to draw as a line.
-        ax: Where to draw.
-    """
+    """An augmented task, its context and all its levels (paper, Figure 1)."""
     ax = axes(ax, 3.6)
     _truth(ax, truth)
     for level in reversed(range(len(task.levels))):
@@ -116,29 +99,18 @@ def plot_prediction(
     """A predictive: its median, its central 50 % and 90 % bands, and samples.
 
     All from quantiles, since a mean can be far from every one of them: a few components of a
-    mixture are enough, where an ancestral sample went astray.
-
-    Args:
-        context: The context set.
-        x: Inputs of the predictive, in any order.
-        predictive: A distribution over the outputs at ``x``.
-        samples: Joint samples to draw as thin lines, ``(samples, ..., points, 1)``.
-        truth: Inputs and outputs of the true function, to draw as a line.
-        color: Color of the median and the bands.
-        ax: Where to draw.
+    mixture are enough, where an ancestral sample went astray. Joint ``samples`` to draw as thin
+    lines have shape ``(samples, ..., points, 1)``.
     """
     ax = axes(ax)
-    xs = as_row(x, "x")
-    order = np.argsort(xs, kind="stable")
-    for share in sorted(BANDS, reverse=True):
+    xs, order = _sorted(x)
+    for share in (0.9, 0.5):
         low, high = (
             as_row(predictive.quantile(0.5 + side * share / 2), "quantile")[order]
             for side in (-1, 1)
         )
-        label = f"central {share:.0%}".replace("%", " %")
-        ax.fill_between(
-            xs[order], low, high, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0
-        )
+        label = f"central {100 * share:.0f} %"
+        ax.fill_between(xs, low, high, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
     for number, sample in enumerate(() if samples is None else samples):
         label = "_" if number else "samples"
         _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
@@ -161,22 +133,14 @@ def plot_density(
 ) -> None:
     """Shade how probable each output is at each input.
 
-    The shade is the square root of the probability of a bin, so that faint parts can be seen.
-
-    Args:
-        ax: Where to draw.
-        x: Inputs of the predictive, in any order.
-        predictive: A distribution over the outputs at ``x``.
-        y_range: The lowest and the highest output.
-        color: Of a bin that holds half of the probability, or more.
-        num_bins: Bins between the two.
+    The shade is the square root of the probability of a bin, so that faint parts can be seen. A bin
+    that holds half of the probability, or more, has the full color.
     """
-    xs = as_row(x, "x")
-    order = np.argsort(xs, kind="stable")
+    xs, order = _sorted(x)
     edges = np.linspace(*y_range, num_bins + 1)
     below = np.stack([as_row(predictive.cdf(edge), "cdf")[order] for edge in edges])
     ax.pcolormesh(
-        xs[order],
+        xs,
         (edges[1:] + edges[:-1]) / 2,
         np.sqrt(np.diff(below, axis=0).clip(0.0)),
         cmap=LinearSegmentedColormap.from_list("density", ["white", color], 24),
@@ -202,18 +166,10 @@ def plot_level_predictives(
 ) -> Figure:
     """The predictives of all levels and the exact one (paper, Figures 3, 6 and 8).
 
-    A panel each, from the noisiest level at the left to the exact posterior at the right. Shades
-    are those of :func:`plot_density`.
-
-    Args:
-        context: The context set.
-        x: Inputs of the predictives.
-        predictives: The levels 0 to F, each a mixture with one component a sample of the noisier
-            levels.
-        exact: The exact posterior.
-        y_range: The lowest and the highest output.
-        truth: Inputs and outputs of the true function, drawn beside the exact posterior.
-        num_means: How many components' means to draw as lines, the same components at each level.
+    A panel each, from the noisiest level at the left to the exact posterior and the truth at the
+    right. Shades are those of :func:`plot_density`. The predictives are those of the levels 0 to F,
+    mixtures with one component a sample of the noisier levels; the means of the first
+    ``num_means`` are drawn as lines.
     """
     count = len(predictives) + 1
     columns = min(count, 4)
@@ -268,14 +224,7 @@ def plot_likelihood_against_context_size(
     oracle: tuple[ArrayLike, ArrayLike] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Average likelihoods of models at each context size (paper, Figures 4, 7 and 9).
-
-    Args:
-        curves: By name of the model (``"danp"``, ...): context sizes, average likelihoods, and the
-            half-widths of their 95 % intervals.
-        oracle: Context sizes and average likelihoods of the exact predictives.
-        ax: Where to draw.
-    """
+    """Average likelihoods of models and an oracle by context size (paper, Figures 4, 7 and 9)."""
     ax = axes(ax, 3.8)
     if oracle is not None:
         _line(ax, *oracle, color=look.GREY, lw=1.6, label="exact posterior")
@@ -288,13 +237,7 @@ def plot_likelihood_against_context_size(
 
 @style()
 def plot_num_samples(curves: Mapping[int, Curve], *, ax: Axes | None = None) -> Axes:
-    """Average likelihoods at each context size for several numbers of samples (paper, Figure 5).
-
-    Args:
-        curves: By number of samples S: context sizes, average likelihoods, half-widths. More is
-            drawn darker.
-        ax: Where to draw.
-    """
+    """Average likelihoods by context size, darker for more samples S (paper, Figure 5)."""
     ax = axes(ax, 3.8)
     shades = plt.get_cmap("cividis_r")(np.linspace(0.4, 1.0, max(len(curves), 2)))
     for shade, marker, number in zip(shades, "o^sDvPX<>" * 9, sorted(curves), strict=False):
@@ -314,20 +257,14 @@ def plot_cost(
 ) -> Axes:
     """Cost of a prediction against the number of targets, both on logarithmic axes.
 
-    Args:
-        num_targets: Numbers of targets.
-        costs: By name of the model, the cost at each number. What follows a comma in a name, as in
-            ``"danp, $S$ = 256"``, tells lines of one model apart: they share its color, and all
-            but the first have hollow markers.
-        unit: What a cost counts, such as ``"forward passes"`` or ``"seconds"``.
-        crossover: The number of targets at which two models cost the same.
-        ax: Where to draw.
+    The costs are by name of the model. What follows a comma in a name, as in
+    ``"danp, $S$ = 256"``, tells lines of one model apart: they share its color, and all but the
+    first have hollow markers. At the ``crossover`` two models cost the same.
     """
     ax = axes(ax)
     if crossover is not None:
-        ax.axvline(
-            crossover, color=look.INK, lw=1.0, ls=":", label=f"crossover at {crossover:,.0f}"
-        )
+        label = f"crossover at {crossover:,.0f}"
+        ax.axvline(crossover, color=look.INK, lw=1.0, ls=":", label=label)
     positions: dict[str, int] = {}
     for name, cost in costs.items():
         model, comma, what = name.partition(",")
@@ -338,4 +275,53 @@ def plot_cost(
         _line(ax, num_targets, cost, color=color, label=label + comma + what, **shape)
     ax.set(xscale="log", yscale="log", xlabel="number of targets $N_t$", ylabel=unit)
     _legend_above(ax)
+    return ax
+
+
+@style()
+def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
+    """How a DANP denoises, one row a level from the noisiest to the clean one (paper, Figure 2).
+
+    A row shows the F + 1 context channels that the one network gets, those of the levels that do
+    not exist yet empty, and what it predicts; a sample of it fills a channel of the rows below.
+    """
+    check_at_least(0, num_levels=num_levels)
+    ax = axes(ax, 0.6 + 0.85 * (num_levels + 1))
+    column = {0: 0.0} | {f: 1.15 * (num_levels - f + 1) for f in range(1, num_levels + 1)}
+    network, output = 1.15 * (num_levels + 1) + 0.45, 1.15 * (num_levels + 1) + 2.6
+
+    def box(x: float, y: float, text: str, *, width: float = 0.95, **kind: Any) -> None:
+        corner, rounding = (x - width / 2, y - 0.26), "round,pad=0,rounding_size=0.1"
+        ax.add_patch(FancyBboxPatch(corner, width, 0.52, boxstyle=rounding, **kind))
+        ink = look.INK if sum(to_rgb(kind["fc"])) > 1.3 else "white"
+        ax.text(x, y, text, color=ink, ha="center", va="center", fontsize=10.5)
+
+    def arrow(*path: tuple[float, float], color: str = look.GREY) -> None:
+        xs, ys = zip(*path[:-1], strict=True)
+        ax.plot(xs, ys, color=color, lw=1.3, solid_joinstyle="round")
+        ax.annotate(
+            "", path[-1], path[-2], arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.3}
+        )
+
+    for row, level in enumerate(range(num_levels, -1, -1)):
+        y, color = -1.15 * row, level_style(level)[0]
+        ax.text(-0.75, y, f"level {level}", ha="right", va="center", fontsize=10.5)
+        box(0.0, y, "$\\mathcal{D}_c$", fc=look.INK, ec=look.INK)
+        for f in range(num_levels, 0, -1):
+            fill = level_style(f)[0]
+            if f > level:
+                box(column[f], y, f"$\\mathcal{{D}}_a^{f}$", fc=fill, ec=fill)
+            else:
+                box(column[f], y, "empty", fc="white", ec=look.GREY, ls="--")
+        arrow((network - 0.92, y), (network - 0.5, y))
+        box(network, y, "$p_\\theta$", fc=look.PALE, ec=look.INK)
+        arrow((network + 0.5, y), (output - 0.95, y))
+        made = f"$\\mathbf{{y}}_{level} \\mid \\mathbf{{x}}_{level}$"
+        box(output, y, made, width=1.85, fc="white", ec=color, lw=1.8)
+        if level:
+            turn = y - 0.575
+            corners = [(output, y - 0.26), (output, turn), (column[level], turn)]
+            arrow(*corners, (column[level], y - 1.15 + 0.26), color=color)
+    ax.set(xlim=(-1.9, output + 1.1), ylim=(-1.15 * num_levels - 0.5, 0.5), aspect="equal")
+    ax.axis("off")
     return ax

@@ -1,10 +1,8 @@
 """The one style of every figure: colors, markers and matplotlib settings.
 
-A figure is an opaque white card. A transparent one would have to live with the few middle tones
-that can be read on a white and on a dark page alike; on a card the same dark text and the same
-five colors do on both, in a notebook's dark theme too. The colors keep a contrast of 3 to 1 with
-the card and stay apart for readers with any of the three kinds of color blindness; markers and
-dashes say the same thing a second time.
+A figure is an opaque white card, so that the same dark text and the same five colors do on a light
+and on a dark page. The colors keep a contrast of 3 to 1 with the card and stay apart for readers
+with any of the three kinds of color blindness; markers and dashes say the same a second time.
 """
 
 from __future__ import annotations
@@ -20,6 +18,8 @@ from matplotlib.colors import to_hex, to_rgb
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from danp_lib._config import check_at_least
+
 WIDTH = 7.0
 """Width of a figure in inches: the width of the book's column."""
 
@@ -33,27 +33,16 @@ RED = "#960A2C"
 PURPLE = "#B27CD8"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 
-CONTEXT_COLOR = INK
-CONTEXT_MARKER = "o"
-
-_LEVELS = (
-    (ORANGE, "D"),
-    ("#B0560F", "^"),
-    ("#833A1B", "s"),
-    ("#4F2320", "v"),
-    ("#6B5A57", "P"),
-    ("#8F7F7B", "X"),
-)
+_LEVEL_COLORS = (ORANGE, "#B0560F", "#833A1B", "#4F2320", "#6B5A57", "#8F7F7B")
 
 
 def level_style(level: int) -> tuple[str, str]:
     """Color and marker of a level: orange where it is clean, darker the noisier it is."""
-    if level < 0:
-        raise ValueError(f"level must be >= 0, got {level}.")
-    if level < len(_LEVELS):
-        return _LEVELS[level]
+    check_at_least(0, level=level)
+    index = level % len(_LEVEL_COLORS)
     # There are more levels than shades; the markers go on apart from them.
-    return _LEVELS[level % len(_LEVELS)][0], "<>1234"[level % 6]
+    markers = "D^svPX" if level == index else "<>1234"
+    return _LEVEL_COLORS[index], markers[index]
 
 
 def blend(color: str, other: str, share: float) -> str:
@@ -117,11 +106,7 @@ RC: Any = {
 
 
 def as_row(values: Tensor | ArrayLike, name: str) -> NDArray[Any]:
-    """One row of numbers, from an array or from a tensor ``(..., points, 1)`` without a batch.
-
-    Raises:
-        ValueError: If there is more than one row.
-    """
+    """One row of numbers, from an array or from a tensor ``(..., points, 1)`` without a batch."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()
     array = np.asarray(values, dtype=float)

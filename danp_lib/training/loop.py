@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from tqdm import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
-from danp_lib.data.noising import MaskedTask
 from danp_lib.models.convnp import NeuralProcess
-from danp_lib.training.cuda_graph import GraphedStep
 from danp_lib.training.objective import (
     batch_log_likelihood,
     cause_of_failure,
@@ -47,12 +45,9 @@ class NonFiniteLossError(ValueError):
 class Update(NamedTuple):
     """What one step returns, on the device: nothing here has waited for a GPU."""
 
-    level: Tensor
-    """Level of each task, ``(batch,)``."""
-    log_likelihood: Tensor
-    """Nats per target of each task, ``(batch,)``."""
-    gradient_norm: Tensor
-    """Before it was clipped, a scalar."""
+    level: Tensor  #: Level of each task, ``(batch,)``.
+    log_likelihood: Tensor  #: Nats per target of each task, ``(batch,)``.
+    gradient_norm: Tensor  #: Before it was clipped, a scalar.
 
 
 def train(
@@ -67,32 +62,20 @@ def train(
     progress: bool = True,
     callback: Callable[[Record], None] | None = None,
 ) -> list[Record]:
-    """Train a model in place, on the device it is on.
+    """Train a model in place, on the device it is on, and return the records of the whole run.
 
     With a folder, the run leaves ``state.safetensors`` there, from which it goes on where it
     stopped, bit for bit on a CPU, and ``log.jsonl``, one record a line. It is saved at every
     validation, and when it ends: at the last step, after ``max_minutes``, by Ctrl-C or a
-    termination signal.
-
-    Args:
-        model: The model; its weights are taken as they are.
-        task_generator: The prior over functions, to draw tasks from.
-        config: The run.
-        folder: Where to keep the run; nothing is kept where left out.
-        max_minutes: Stop, resumably, after this time.
-        compile_model: Compile the likelihood and its gradient with :func:`torch.compile`.
-        snapshots: Also keep checkpoints in the folder, ``step-1024.safetensors`` and so on, at
-            every power of two from 1,024 steps, for a learning curve.
-        progress: Show a progress bar on the standard error.
-        callback: Called with every record.
-
-    Returns:
-        The records of the whole run; see :data:`~danp_lib.training.resume.Record`.
+    termination signal. With ``snapshots``, the folder also gets checkpoints, named
+    ``step-1024.safetensors`` and so on, at every power of two from there. With ``compile_model``,
+    :func:`torch.compile` makes code for the likelihood and its gradient. ``callback`` is called
+    with every record.
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
-        ValueError: If the prior or the batches are not the model's, the folder holds another run or
-            a damaged one, or the run has a configuration that cannot be saved there.
+        ValueError: If the prior or the batches are not the model's, or the folder holds another run
+            or a damaged one.
     """
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
@@ -105,13 +88,14 @@ def train(
     validation = draw_validation_batches(
         model, task_generator, config.batch, num_batches=count, generator=for_validation
     )
-    meter = Meter(model.num_levels)
+    updates: list[Update] = []
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
     with bar, stop_signals() as stopped:
         while state.step < config.num_steps:
-            meter.add(step_function())
+            # A captured step overwrites its results at the next replay.
+            updates.append(Update(*(part.clone() for part in step_function())))
             state.step += 1
             bar.update()
             if snapshots and place is not None:
@@ -120,7 +104,11 @@ def train(
             validating = state.step % config.validate_every == 0 or state.step == config.num_steps
             if state.step % config.log_every == 0 or validating or leaving:
                 state.minutes = (time.monotonic() - start) / 60.0
-                record = _record(state, meter, validation if validating else None)
+                record: Record = {"step": state.step, "minutes": round(state.minutes, 3)}
+                record |= _means(updates, model.num_levels)
+                updates.clear()
+                if validating:
+                    record["validation"] = validation_log_likelihood(model, validation)
                 history.append(record)
                 bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
                 if callback is not None:
@@ -133,11 +121,20 @@ def train(
     return history
 
 
-def _record(state: RunState, meter: Meter, validation: list[list[MaskedTask]] | None) -> Record:
-    record = {"step": state.step, "minutes": round(state.minutes, 3), **meter.read()}
-    if validation is not None:
-        record["validation"] = validation_log_likelihood(state.model, validation)
-    return record
+def _means(updates: list[Update], num_levels: int) -> Record:
+    """Means of what steps return, or a :class:`NonFiniteLossError`."""
+    levels, values, norms = (
+        torch.cat([part.reshape(-1) for part in parts]).cpu()
+        for parts in zip(*updates, strict=True)
+    )
+    if not (values.isfinite().all() and norms.isfinite().all()):
+        raise NonFiniteLossError("the loss or its gradient is not finite.")
+    means = [values[levels == level].mean().item() for level in range(num_levels + 1)]
+    return {
+        "log_likelihood": values.mean().item(),
+        "log_likelihood_by_level": [None if mean != mean else mean for mean in means],
+        "gradient_norm": norms.mean().item(),
+    }
 
 
 def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
@@ -154,11 +151,7 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
 
 
 def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
-    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn.
-
-    PyTorch keeps the code for the next run, in the temporary files or where the environment
-    variable ``TORCHINDUCTOR_CACHE_DIR`` says.
-    """
+    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn."""
     # Here, since it takes as long to import as all the rest.
     from torch._dynamo import config as dynamo
 
@@ -167,12 +160,7 @@ def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
 
 
 class TrainingStep:
-    """One update: draw a batch, differentiate its likelihood, and move the weights.
-
-    Args:
-        state: The run.
-        compile_model: Compile the likelihood and its gradient.
-    """
+    """One update: draw a batch, differentiate its likelihood, and move the weights."""
 
     def __init__(self, state: RunState, compile_model: bool) -> None:
         self.state = state
@@ -184,28 +172,22 @@ class TrainingStep:
             self.run = GraphedStep(self.update, state.generator)
 
     def __call__(self) -> Update:
-        """Update the model once.
-
-        Raises:
-            NonFiniteLossError: On a CPU, before the weights move; a GPU is not waited for.
-        """
-        config = self.state.config
-        self.state.optimizer.set_factor(
-            schedule_factor(
-                self.state.step,
-                num_steps=config.num_steps,
-                warmup_steps=config.warmup_steps,
-                schedule=config.schedule,
-            )
+        """Update the model; on a CPU, a loss that is not finite is refused before it moves."""
+        step, config = self.state.step, self.state.config
+        factor = schedule_factor(
+            step,
+            num_steps=config.num_steps,
+            warmup_steps=config.warmup_steps,
+            schedule=config.schedule,
         )
-        self.jitter.fill_(
-            jitter_at(
-                self.state.step,
-                jitter=config.jitter,
-                num_steps=config.jitter_steps,
-                schedule=config.jitter_schedule,
-            )
+        jitter = jitter_at(
+            step,
+            jitter=config.jitter,
+            num_steps=config.jitter_steps,
+            schedule=config.jitter_schedule,
         )
+        self.state.optimizer.set_factor(factor)
+        self.jitter.fill_(jitter)
         return self.run()
 
     def update(self) -> Update:
@@ -229,42 +211,38 @@ class TrainingStep:
         return Update(level, log_likelihood.detach(), norm)
 
 
-class Meter:
-    """Means of what the steps return, kept on the device until they are read.
+class GraphedStep:
+    """Call a function eagerly a few times, then record it as one CUDA graph and replay that.
 
-    Args:
-        num_levels: The number of noisy levels F.
+    A replay costs one launch where the step has thousands. The function must be of static shapes,
+    read nothing on the host, take its randomness from ``generator``, and change only tensors that
+    stay where they are; it returns tensors, which every replay overwrites.
     """
 
-    def __init__(self, num_levels: int) -> None:
-        self.num_levels = num_levels
-        self.updates: list[Update] = []
+    def __init__(self, function: Callable[[], Any], generator: torch.Generator) -> None:
+        self.function = function
+        self.generator = generator
+        self.warmup = 5  # eager calls, in which the libraries settle their workspaces
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: Any = None
 
-    def add(self, update: Update) -> None:
-        """Take in one step."""
-        # A captured step overwrites its results at the next replay.
-        self.updates.append(Update(*(part.clone() for part in update)))
-
-    def read(self) -> Record:
-        """The means since the last reading.
-
-        Raises:
-            NonFiniteLossError: If a likelihood or a gradient since then was not finite.
-        """
-        level, values = (
-            torch.cat([getattr(u, name) for u in self.updates]).cpu()
-            for name in ("level", "log_likelihood")
-        )
-        norms = torch.stack([u.gradient_norm for u in self.updates]).cpu()
-        self.updates = []
-        if not (values.isfinite().all() and norms.isfinite().all()):
-            raise NonFiniteLossError("the loss or its gradient is not finite.")
-        means = [values[level == f].mean().item() for f in range(self.num_levels + 1)]
-        return {
-            "log_likelihood": values.mean().item(),
-            "log_likelihood_by_level": [None if m != m else m for m in means],
-            "gradient_norm": norms.mean().item(),
-        }
+    def __call__(self) -> Any:
+        """Run one step."""
+        if self.warmup > 0:
+            self.warmup -= 1
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                result = self.function()
+            torch.cuda.current_stream().wait_stream(stream)
+            return result
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            self.graph.register_generator_state(self.generator)
+            with torch.cuda.graph(self.graph):
+                self.result = self.function()
+        self.graph.replay()
+        return self.result
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
-from danp_lib.models.registry import MODELS as MODELS
-from danp_lib.models.registry import config_class
+from danp_lib.models.registry import MODELS, config_class
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.resume import TrainingConfig
 
@@ -54,27 +53,17 @@ RECIPES = tuple(_TRAINING)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that makes a model.
+    """Everything that makes a model."""
 
-    Attributes:
-        name: ``"paper"`` or ``"fast"``.
-        model: The kind of model.
-        dataset: The name of its dataset.
-        model_config: Its architecture.
-        task_generator: The prior over functions it is trained on.
-        training: The run.
-        num_steps: Length of the run where it was chosen, ``None`` where it is the recipe's.
-        num_levels: Likewise F of a DANP, ``None`` where it is Table 2's.
-    """
-
-    name: str
-    model: str
-    dataset: str
-    model_config: ConvNPConfig | DANPConfig
-    task_generator: TaskGenerator
-    training: TrainingConfig
+    name: str  #: ``"paper"`` or ``"fast"``.
+    model: str  #: The kind of model.
+    dataset: str  #: The name of its dataset.
+    model_config: ConvNPConfig | DANPConfig  #: Its architecture.
+    task_generator: TaskGenerator  #: The prior over functions it is trained on.
+    training: TrainingConfig  #: The run.
+    #: Length of the run where it was chosen, ``None`` where it is the recipe's.
     num_steps: int | None = None
-    num_levels: int | None = None
+    num_levels: int | None = None  #: Likewise F of a DANP, ``None`` where it is Table 2's.
 
     @property
     def checkpoint_name(self) -> str:
@@ -89,16 +78,7 @@ class Recipe:
 
 
 def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
-    """A model with fresh weights.
-
-    Args:
-        name: One of :data:`~danp_lib.models.registry.MODELS`.
-        config: Its configuration, a :class:`DANPConfig` for a DANP.
-        seed: Of the weights.
-
-    Raises:
-        ValueError: If there is no such model, or the configuration is another's.
-    """
+    """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     if name not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
     expected = config_class(name)
@@ -120,22 +100,13 @@ def recipe(
     num_levels: int | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A recipe for a model of the paper.
+    """A recipe for a model of the paper, of a dataset of :data:`~danp_lib.data.generators.PRIORS`.
 
-    Args:
-        name: ``"paper"``: Appendix B.2, 500 epochs of 2**14 tasks. ``"fast"``: a U-Net with a
-            full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and
-            joint Gaussians conditioned on what is known.
-        model: ``"danp"``, ``"convcnp"``, ``"convgnp"`` or ``"ar-convcnp"``.
-        dataset: A name in :data:`~danp_lib.data.generators.PRIORS`; a noisy one has the F and beta
-            of its functions.
-        num_steps: Length of the run, where it is not to be the recipe's.
-        num_levels: F of a DANP, where it is not to be Table 2's. Then beta is the one that gives
-            the same noise variance at the last level.
-        seed: Of weights and tasks.
-
-    Raises:
-        ValueError: If a name is unknown, or a baseline is given levels.
+    ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks. ``"fast"`` is a U-Net with a
+    full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and joint
+    Gaussians conditioned on what is known. Noisy datasets have the F and beta of their functions.
+    With ``num_levels``, F is not Table 2's, and beta is the one that gives the same noise variance
+    at the last level.
     """
     for what, value, known in (
         ("recipe", name, RECIPES),
@@ -155,16 +126,17 @@ def recipe(
     if model == "danp":
         functions = dataset.removesuffix("-noisy")
         levels, beta = PAPER_NOISE[functions]
-        num_levels = None if num_levels == levels else num_levels
-        if num_levels is not None:
-            variance = _FINAL_VARIANCE[functions]
-            beta = NoiseSchedule.from_final_variance(variance, num_levels=num_levels).beta
-            levels = num_levels
+        if num_levels is None or num_levels == levels:
+            num_levels = None
+        else:
+            levels, variance = num_levels, _FINAL_VARIANCE[functions]
+            beta = NoiseSchedule.from_final_variance(variance, num_levels=levels).beta
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
     training = _TRAINING[name]
     # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
     context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
     steps = training.num_steps if num_steps is None else num_steps
+    num_steps = None if steps == training.num_steps else steps
     falls = training.jitter_schedule == "geometric"
     training = replace(
         training,
@@ -173,5 +145,4 @@ def recipe(
         jitter_steps=steps // 4 if falls else training.jitter_steps,
         seed=seed,
     )
-    num_steps = None if num_steps == _TRAINING[name].num_steps else num_steps
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)

@@ -43,7 +43,7 @@ STATE = "state.safetensors"
 LOG = "log.jsonl"
 
 # What the weights do not depend on.
-_OBSERVING = ("log_every", "validate_every", "num_validation_batches")
+_OBSERVING = ("training.log_every", "training.validate_every", "training.num_validation_batches")
 # What reading a run raises where its files are damaged, as long as they can be read at all.
 _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -103,11 +103,7 @@ class TrainingConfig(Configuration):
 
     @classmethod
     def from_provenance(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The run that a checkpoint or a saved state names, under the names of today.
-
-        Raises:
-            ValueError: If it is no run.
-        """
+        """The run that a checkpoint or a saved state names, under the names of today."""
         names = {"loss_knee": "robust_threshold"}
         renamed = {names.get(key, key): value for key, value in values.items()}
         return from_dict(cls, renamed, name="training")
@@ -126,25 +122,15 @@ class TrainingConfig(Configuration):
 
 @dataclass
 class RunState:
-    """All that a run changes.
-
-    Attributes:
-        model: Its weights.
-        optimizer: Its momenta.
-        generator: Where the randomness of its next batch comes from.
-        task_generator: The prior over functions; fixed.
-        config: The run; fixed.
-        step: Number of updates made.
-        minutes: Time spent, over all parts of the run.
-    """
+    """All that a run changes, and the prior and the configuration, which are fixed."""
 
     model: NeuralProcess
     optimizer: Optimizer
     generator: torch.Generator
     task_generator: TaskGenerator
     config: TrainingConfig
-    step: int = 0
-    minutes: float = 0.0
+    step: int = 0  #: Number of updates made.
+    minutes: float = 0.0  #: Time spent, over all parts of the run.
 
     def description(self) -> dict[str, Any]:
         """What must be the same when a run goes on: the model, the tasks and the run."""
@@ -159,7 +145,6 @@ class RunState:
 
 def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
     """Write ``state.safetensors`` and ``log.jsonl`` to a folder, each whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{k}": v for k, v in state.model.state_dict().items()}
     tensors |= {f"optimizer.{k}": v for k, v in state.optimizer.state_tensors().items()}
     tensors["generator"] = state.generator.get_state()
@@ -168,8 +153,7 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
         "step": str(state.step),
         "minutes": str(state.minutes),
     }
-    log = "".join(json.dumps(record) + "\n" for record in history)
-    write_atomically(folder / LOG, log.encode())
+    write_atomically(folder / LOG, "".join(json.dumps(record) + "\n" for record in history))
     data = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
     write_atomically(folder / STATE, data)
 
@@ -178,7 +162,6 @@ def save_snapshot(folder: Path, state: RunState) -> None:
     """Write a checkpoint, ``step-1024.safetensors`` and so on, if the step is a power of two."""
     if state.step < FIRST_SNAPSHOT or state.step & (state.step - 1):
         return
-    folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(
         folder / f"step-{state.step}.safetensors",
         state.model,
@@ -188,16 +171,11 @@ def save_snapshot(folder: Path, state: RunState) -> None:
 
 
 def load_state(folder: Path, state: RunState) -> list[Record]:
-    """Take over a run from a folder, if there is one.
+    """Take over a run from a folder, if there is one: its records up to where it goes on.
 
     It must be the same run, up to what its weights do not depend on: how often it is logged and
-    validated, on how many batches, and, where the schedule is constant, how long it is.
-
-    Returns:
-        Its records up to the step that it goes on from.
-
-    Raises:
-        ValueError: If the folder holds another run or a damaged one.
+    validated, on how many batches, and, where the schedule is constant, how long it is. Another run
+    is refused with a ``ValueError``, and so is a damaged one.
     """
     path = folder / STATE
     if not path.exists():
@@ -241,16 +219,13 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -> list[str]:
     """What makes a stored run, which is at a step, another one."""
     stored, asked = dict(_leaves(there)), dict(_leaves(here))
-    same = {f"training.{name}" for name in _OBSERVING}
-    schedule, length = asked["training.schedule"], asked["training.num_steps"]
-    if schedule == "constant" and length >= step:
-        same.add("training.num_steps")
-    reason = f"a {schedule} schedule depends on it"
+    length, schedule = "training.num_steps", asked["training.schedule"]
+    same, reason = {*_OBSERVING}, f"; a {schedule} schedule depends on it"
     if schedule == "constant":
-        reason = f"the run has made {step}"
+        reason = f"; the run has made {step}"
+        same |= {length} if asked[length] >= step else set()
     return [
-        f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here"
-        + (f"; {reason}" if key == "training.num_steps" else "")
+        f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here{reason * (key == length)}"
         for key in {**asked, **stored}
         if key not in same and stored.get(key) != asked.get(key)
     ]

@@ -237,7 +237,7 @@ def test_results_say_compiled_only_of_samples_by_a_compiled_network(
         evaluation_results, "compile_unet", lambda model, **_: compiled.append(model)
     )
     monkeypatch.setattr(evaluation_results, "can_compile", lambda device: True)
-    kind = replace(KINDS[Marginals], score=lambda *_, **__: None)
+    kind = KINDS[Marginals]._replace(score=lambda *_, **__: None)
     monkeypatch.setitem(KINDS, Marginals, kind)
     cases: list[tuple[str, dict[str, Any], bool]] = [
         ("ceiling-gp", {}, False),
@@ -256,7 +256,7 @@ def test_the_papers_numbers_of_samples_are_those_of_the_dataset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Any] = []
-    kind = replace(KINDS[Evaluation], score=lambda *_, num_samples, **__: seen.append(num_samples))
+    kind = KINDS[Evaluation]._replace(score=lambda *_, num_samples, **__: seen.append(num_samples))
     monkeypatch.setitem(KINDS, Evaluation, kind)
     run_benchmark("ceiling-gp", Evaluation, num_samples=AS_IN_PAPER)
     run_benchmark("ceiling-sawtooth", Evaluation, num_samples=AS_IN_PAPER)

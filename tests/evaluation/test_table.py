@@ -13,7 +13,6 @@ from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
 from danp_lib.evaluation.table import (
     AS_USED,
-    FURTHER,
     MEASURES,
     PAPER,
     PAPERS_ESTIMATOR,
@@ -100,7 +99,7 @@ def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> N
     save_marginal(tmp_path, "danp-seed1-gp", weights="d" * 64)
     found = table(tmp_path)
     rows = found["gp"]
-    assert list(rows) == ["danp", *FURTHER, *MODELS[1:]]
+    assert list(rows) == ["danp", PAPERS_ESTIMATOR, "danp-seed1", *MODELS[1:]]
     papers, second = rows[PAPERS_ESTIMATOR], rows["danp-seed1"]
     assert (papers["num_samples"], papers["fewest_samples"]) == (50_000, 5_000)
     assert papers["estimator"] == "model"

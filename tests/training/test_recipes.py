@@ -10,9 +10,10 @@ from danp_lib.data.generators import NOISY
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANPConfig
+from danp_lib.models.registry import MODELS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import read_header
-from danp_lib.training.recipes import MODELS, RECIPES, build_model, recipe
+from danp_lib.training.recipes import RECIPES, build_model, recipe
 from danp_lib.training.resume import TrainingConfig
 
 SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").glob("*.safetensors"))

@@ -1,0 +1,51 @@
+"""What every exact predictive can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Configuration
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.mixture import Mixture
+
+
+class Oracle(Configuration, ABC):
+    """An exact predictive, in float64; a frozen dataclass of what its prior is."""
+
+    num_levels: ClassVar[int] = 0
+    """0: nothing is sampled."""
+
+    @abstractmethod
+    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
+        """The predictive at target inputs ``(batch, targets, dim_x)``, batch shape ``(batch,)``.
+
+        A context that the prior rules out is refused with a ``ValueError``.
+        """
+
+    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
+        """Log-density of the real targets given the context in nats, ``(batch,)``."""
+        target.check("target")
+        rows = (target[row].compact() for row in range(target.batch_size))
+        values = [
+            self.predict(context[row], points.x).log_prob(points.y)
+            for row, points in enumerate(rows)
+        ]
+        return torch.cat(values)
+
+
+def check_inputs(context: PointSet, xt: Tensor) -> None:
+    """Refuse, with a ``ValueError``, what no exact predictive can be made of."""
+    context.check("context")
+    expected = (context.batch_size, context.x.shape[-1])
+    if xt.ndim != 3 or (xt.shape[0], xt.shape[-1]) != expected:
+        raise ValueError(
+            f"xt must have shape ({expected[0]}, targets, {expected[1]}) to go with the context, "
+            f"got {tuple(xt.shape)}."
+        )
+    if not xt.isfinite().all():
+        raise ValueError("xt must be finite, got NaN or an infinite input.")
