@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from danp_lib._config import from_dict, to_dict
-from danp_lib._files import split_header, with_sorted_header, write_atomically
+from danp_lib._config import check_choice, from_dict, to_dict
+from danp_lib._files import read_from, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.contexts import TrainingContexts
@@ -64,23 +64,16 @@ def save_checkpoint(
     scaling: Scaling | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model to one file, whole or not at all; equal arguments give equal bytes.
+    """Write a model, and what its contexts in training were like, to one file, whole or not at all.
+
+    Equal arguments give equal bytes. A ``ValueError`` says what cannot be kept.
 
     Args:
         path: The file, by custom ``.safetensors``.
-        model: A model of a registered class, on any device.
-        task_generator: What it was trained on, a prior of one's own included: its name and its
-            configuration are kept; see :func:`read_header`.
-        scaling: From the units of the data that it was trained on to the model's; see
-            :func:`load_scaling`.
+        model: A model of a registered class, on any device, its weights finite and float32.
+        task_generator: What it was trained on; one's own needs a name that is not the library's.
+        scaling: From the units of the data that it was trained on to the model's.
         provenance: Further fields, to be kept as JSON.
-
-    What the model's contexts in training were like is kept too, where it knows.
-
-    Raises:
-        ValueError: If the model's class is not registered, a prior of one's own goes by the name of
-            one of the library's, a weight is not a finite float32, or the scaling is in the
-            provenance too.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
@@ -88,12 +81,15 @@ def save_checkpoint(
             f"model must be of a registered class ({', '.join(MODELS)}), got "
             f"{type(model).__name__} with the name {name!r}."
         )
-    kind = type(task_generator)
-    if task_generator is not None and GENERATORS.get(task_generator.name, kind) is not kind:
-        raise ValueError(
-            f"task_generator must have a name of its own, got {task_generator.name!r}, which is "
-            f"taken; set another as `name` of the class {kind.__name__}."
-        )
+    generator = None
+    if task_generator is not None:
+        kind = type(task_generator)
+        if GENERATORS.get(task_generator.name, kind) is not kind:
+            raise ValueError(
+                f"task_generator must have a name of its own, got {task_generator.name!r}, which "
+                f"is taken; set another as `name` of the class {kind.__name__}."
+            )
+        generator = {"name": task_generator.name, "config": to_dict(task_generator)}
     fields = dict(provenance or {})
     if scaling is not None:
         if "scaling" in fields:
@@ -108,18 +104,9 @@ def save_checkpoint(
                 f"the weight {key} must be finite float32, got {value.dtype} with "
                 f"{(~value.isfinite()).sum().item()} values that are not finite."
             )
-    generator = task_generator and {
-        "name": task_generator.name,
-        "config": to_dict(task_generator),
-    }
-    metadata = {
-        "format": FORMAT,
-        "model": str(name),
-        "config": _dumps(to_dict(model.config)),
-        "generator": _dumps(generator),
-        "provenance": _dumps(fields),
-        "sha256": _UNSIGNED,
-    }
+    parts = {"config": to_dict(model.config), "generator": generator, "provenance": fields}
+    texts = {k: json.dumps(v, sort_keys=True, allow_nan=False) for k, v in parts.items()}
+    metadata = {"format": FORMAT, "model": str(name), **texts, "sha256": _UNSIGNED}
     data = with_sorted_header(save(tensors, metadata))
     digest = hashlib.sha256(data).hexdigest()
     write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
@@ -128,32 +115,18 @@ def save_checkpoint(
 def read_header(
     path: str | os.PathLike[str], *, task_generators: Iterable[type[TaskGenerator]] = ()
 ) -> CheckpointHeader:
-    """Read what a checkpoint says about itself.
+    """What a checkpoint says about itself; a :class:`CheckpointError` if it is none or was changed.
 
-    Args:
-        path: The file.
-        task_generators: Classes of one's own that the model may have been trained on; the library's
-            priors are known without. Where the file names another, ``task_generator`` is ``None``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is not a checkpoint, or was changed.
+    The library's priors are known; ``task_generators`` are further classes that the model may have
+    been trained on.
     """
     return _read(Path(path), task_generators)[0]
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
-    """Load a model, ready to predict.
-
-    Args:
-        path: The file.
-        device: Where to put the model.
-
-    Returns:
-        The model in evaluation mode; its class is the one that the file names.
+    """Load a model onto a device, in evaluation mode.
 
     Raises:
-        FileNotFoundError: If there is no such file.
         CheckpointError: If the file is not a checkpoint, was changed, is of an unknown format or
             model, or its configuration and its tensors do not belong together.
     """
@@ -162,15 +135,14 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     # The weights drawn by the constructor are thrown away; the global seed stays where it was.
     with torch.random.fork_rng(devices=[]):
         model = MODELS[header.model](header.config)
-    own = model.state_dict()
-    problems = [f"missing: {key}" for key in sorted(own) if key not in tensors]
-    problems += [f"unexpected: {key}" for key in sorted(tensors) if key not in own]
-    problems += [
-        f"{key} must be {tuple(own[key].shape)} {own[key].dtype}, "
-        f"got {tuple(value.shape)} {value.dtype}"
-        for key, value in sorted(tensors.items())
-        if key in own and (own[key].shape != value.shape or own[key].dtype != value.dtype)
-    ]
+    own, found = (
+        {key: f"{tuple(value.shape)} {value.dtype}" for key, value in weights.items()}
+        for weights in (model.state_dict(), tensors)
+    )
+    problems = [f"missing: {key}" for key in sorted(own.keys() - found)]
+    problems += [f"unexpected: {key}" for key in sorted(found.keys() - own)]
+    both = sorted(own.keys() & found)
+    problems += [f"{k} must be {own[k]}, got {found[k]}" for k in both if own[k] != found[k]]
     if problems:
         raise CheckpointError(
             f"{path}: the tensors must be those of a {header.model} with the configuration in the "
@@ -178,27 +150,19 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
         )
     model.load_state_dict(tensors)
     if (contexts := header.provenance.get("contexts")) is not None:
-        try:
+        with read_from(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}") from error
     return model.eval().to(device)
 
 
 def load_scaling(path: str | os.PathLike[str]) -> Scaling:
     """The map from the units of the data to a model's that was saved with it; else the identity.
 
-    A loaded model takes and gives its own units: see :class:`~danp_lib.data.scaling.Scaling`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is not a checkpoint, was changed, or holds no proper scaling.
+    A loaded model takes and gives its own units.
     """
     values = read_header(path).provenance.get("scaling")
-    try:
+    with read_from(path, CheckpointError):
         return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _read(
@@ -233,21 +197,14 @@ def _read(
             f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
             "again."
         )
-    if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
-        raise CheckpointError(f"{path}: the metadata lack {', '.join(sorted(missing))}.")
-    name = metadata["model"]
-    if name not in MODELS:
-        raise CheckpointError(
-            f"{path}: the model must be one of {', '.join(MODELS)}, got {name!r}."
-        )
-    try:
+    with read_from(path, CheckpointError):
+        if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
+            raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")
+        check_choice("the model", name := metadata["model"], MODELS)
         config = from_dict(config_class(name), json.loads(metadata["config"]), name="config")
-        generator = json.loads(metadata["generator"])
-        task_generator = _task_generator(generator, task_generators)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    provenance = json.loads(metadata["provenance"])
-    return CheckpointHeader(name, config, generator, task_generator, provenance), load(data)
+        generator, provenance = (json.loads(metadata[k]) for k in ("generator", "provenance"))
+        known = _task_generator(generator, task_generators)
+    return CheckpointHeader(name, config, generator, known, provenance), load(data)
 
 
 def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGenerator | None:
@@ -257,10 +214,6 @@ def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGene
         raise ValueError(f"generator must be null or hold name and config, got {values!r}.")
     known = {cls.name: cls for cls in (*own, *GENERATORS.values())}.get(str(values.get("name")))
     return None if known is None else from_dict(known, values["config"], name="generator.config")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def _quoted(digest: str) -> bytes:

@@ -38,17 +38,13 @@ def live_model(
     points: Sequence[tuple[float, float]] | None = None,
     num_samples: int = 16,
 ) -> LiveWidget:
-    """A model that answers to points set on a plot.
+    """One or more models to choose from, which answer to points set on a plot.
 
     Args:
-        models: One or more to choose from: names of pretrained DANPs, or DANPs such as
-            :func:`~danp_lib.storage.web.export_web` takes.
+        models: Names of pretrained DANPs, or DANPs such as
+            :func:`~danp_lib.storage.web.model_script` takes.
         points: The points to begin with, pairs (x, y); where left out, a few of the data set's.
         num_samples: Samples drawn at first.
-
-    Raises:
-        ValueError: If there is no model, or one that the page cannot run.
-        ModuleNotFoundError: If the package wasmtime is not installed.
     """
     if not models:
         raise ValueError("models must hold at least one, got none.")
@@ -60,13 +56,12 @@ def live_model(
         else:
             name = f"model {position}"
             scripts[name] = model_script(model, name)
-    given: dict[str, Any] = {} if points is None else {"points": [list(p) for p in points]}
     return LiveWidget(
         _esm=widget_module(*scripts.values()),
         widget="model",
         models=list(scripts),
         samples=num_samples,
-        **given,
+        points=None if points is None else [list(point) for point in points],
     )
 
 
