@@ -6,15 +6,16 @@ import math
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typer import Option
 
-from danp_lib._files import check_output, write_atomically
+from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
-from danp_lib.cli.info import open_fitted
+from danp_lib.cli.arguments import CHECKPOINT, Group, Seed, XColumn, YColumn, open_fitted
 from danp_lib.data.points import PointSet
 from danp_lib.data.tables import (
     import_pandas,
@@ -31,24 +32,39 @@ from danp_lib.storage.pretrained import find_checkpoint
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
 
+_CONTEXT = "CSV with the columns x and y; may have no rows, and gaps in y."
+_NUM_SAMPLES = "Samples of the auxiliary data that a DANP averages over."
+_QUANTILES = "Levels of the quantiles, separated by commas; may be empty."
+
 
 def predict(
-    checkpoint: str,
-    context: Path,
-    at: Path,
-    out: Path,
-    *,
-    x: str | None,
-    y: str | None,
-    group: str | None,
-    num_samples: int,
-    quantiles: str,
-    samples: int,
-    seed: int,
+    checkpoint: Annotated[str, CHECKPOINT],
+    context: Annotated[Path, Option(help=_CONTEXT)],
+    at: Annotated[Path, Option(help="CSV with the column x.")],
+    out: Annotated[Path, Option(help="CSV to write; what is there is replaced.")],
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
+    num_samples: Annotated[int, Option(help=_NUM_SAMPLES)] = 256,
+    quantiles: Annotated[str, Option(help=_QUANTILES)] = "0.05,0.5,0.95",
+    samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
+    seed: Seed = 0,
 ) -> None:
-    """Predict at the inputs of a CSV file from the points of another, as ``danp predict`` says."""
+    """Predict at some inputs from a context, both in CSV files with a header.
+
+    A model trained on your own records knows its columns; they are x and y else. Where --context
+    has a column of groups, each is predicted by itself, and --at may have that column too. The
+    result has the columns of groups, if any, and of inputs, then mean, sd (standard deviation),
+    q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of --at. All
+    are in the units of the data that the model was trained on, where the checkpoint knows them.
+    Rows of the context without an output are left out; that, and a context unlike those of the
+    training, is said on the standard error.
+    """
     pandas, levels = import_pandas(), _parse_quantiles(quantiles)
-    check_output(out, find_checkpoint(checkpoint), context, at)
+    check_writable(out)
+    for source in (find_checkpoint(checkpoint), context, at):
+        if out.exists() and source.exists() and source.samefile(out):
+            raise ValueError(f"out must not be a file that is read, got {out}.")
     fitted = open_fitted(checkpoint)
     layout = fitted.layout
     needed = [] if group is None else [group]
@@ -70,7 +86,9 @@ def predict(
     streams = torch.Generator().manual_seed(seed)
     tables = []
     for name in names:
-        known, wanted = _of(given, name), _of(asked, name)
+        known, wanted = (
+            rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
+        )
         predicted = _predict_one(
             fitted,
             known,
@@ -97,9 +115,8 @@ def _say(where: Path | str, message: str) -> None:
 
 def _parse_quantiles(text: str) -> list[float]:
     """The levels in a text such as ``0.05,0.5,0.95``; none in an empty one."""
-    parts = text.split(",") if text.strip() else []
     try:
-        levels = [float(part) for part in parts]
+        levels = [float(part) for part in text.split(",")] if text.strip() else []
     except ValueError:
         levels = [math.nan]
     if not all(0.0 < level < 1.0 for level in levels) or len(set(levels)) < len(levels):
@@ -117,8 +134,8 @@ def _check_columns(x: str, y: str, group: str | None, levels: list[float], sampl
         raise ValueError(f"x and y must name different columns, got {x!r} for both.")
     if group in (x, y):
         raise ValueError(f"group must name another column than x and y, got {group!r}.")
-    drawn = [f"sample_{i + 1}" for i in range(samples)]
-    made = ("mean", "sd", *(f"q{level!r}" for level in levels), *drawn)
+    made = {"mean", "sd", *(f"q{level!r}" for level in levels)}
+    made |= {f"sample_{i + 1}" for i in range(samples)}
     for name, column in (("x", x), ("group", group)):
         if column in made:
             raise ValueError(
@@ -144,11 +161,6 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
     return rows
 
 
-def _of(rows: Any, name: str | None) -> Any:
-    """The rows of one function, all of them where the file does not tell functions apart."""
-    return rows[rows["group"] == name] if "group" in rows else rows
-
-
 def _predict_one(
     fitted: Fitted,
     given: Any,
@@ -162,8 +174,7 @@ def _predict_one(
     where: str,
 ) -> dict[str, list[float]]:
     """The columns of the result for one function; ``x`` is the name of its inputs."""
-    known = PointSet(_points(given["x"]), _points(given["y"]))
-    inputs = _points(asked["x"])
+    known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
     start = fitted.start(known, inputs)
     for rows, places in ((given, known.x), (asked, inputs)):
         refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)

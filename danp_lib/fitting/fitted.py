@@ -11,7 +11,7 @@ from torch import Tensor
 
 from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
 from danp_lib.data.points import PointSet
-from danp_lib.data.scaling import Scaling
+from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.fitting.records import Layout
@@ -62,7 +62,7 @@ class Fitted:
     """
 
     model: NeuralProcess
-    scaling: Scaling
+    scaling: Scaling = IDENTITY
     layout: Layout = field(default_factory=Layout)
     season: Season | None = None
     scores: dict[str, HeldOutScore] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Fitted:
         save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
 
 
-def load_fitted(path: str | os.PathLike[str]) -> Fitted:
+def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout.
 
     Raises:
@@ -152,7 +152,7 @@ def load_fitted(path: str | os.PathLike[str]) -> Fitted:
     for key in ("scaling", "contexts"):
         fields.pop(key, None)
     try:
-        model = load_checkpoint(path)
+        model = load_checkpoint(path, device=device)
         # JSON has sorted the names; the model itself comes first.
         scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
         return Fitted(
