@@ -31,12 +31,12 @@ def first_file(folders: Iterable[Path], name: str) -> Path | None:
 
 
 @contextmanager
-def read_from(path: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
-    """Give the ``ValueError`` of what was read the path of its file, and a class."""
+def read_from(source: str | Path, kind: type[ValueError] = ValueError) -> Iterator[None]:
+    """Say where it was read in what a ``ValueError`` says, and make it one of a kind."""
     try:
         yield
     except ValueError as error:
-        raise kind(f"{path}: {error}") from error
+        raise kind(f"{source}: {error}") from error
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:

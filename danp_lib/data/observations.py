@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,9 +37,6 @@ def cut_windows(
     Returns:
         The windows, ``(windows, points, 1)``, padded to the fullest one; and the x at which each
         starts, ``(windows,)``.
-
-    Raises:
-        ValueError: If there is more than one series, a size is not positive, or no window fits.
     """
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
@@ -64,27 +61,20 @@ def cut_windows(
             "width must be at most that of the series and one spacing, "
             f"{float(end - x[0])}, got {width}."
         )
-    if stride is None:
-        starts = x[x <= latest]
-    else:
+    starts = x[x <= latest]
+    if stride is not None:
         count = math.floor(float(latest - x[0]) / stride) + 1
         starts = x[0] + stride * torch.arange(count, dtype=x.dtype)
     first = torch.searchsorted(x, starts - slack)
     sizes = torch.searchsorted(x, starts + width - slack) - first
     places = torch.arange(int(sizes.max()))
-    mask = places < sizes.unsqueeze(1)
     index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
-    relative = x[index] - starts.unsqueeze(1)
-    windows = PointSet(relative.unsqueeze(-1), y[index].unsqueeze(-1), mask)
-    return windows.blanked(), starts
+    parts = (x[index] - starts.unsqueeze(1)).unsqueeze(-1), y[index].unsqueeze(-1)
+    return PointSet(*parts, places < sizes.unsqueeze(1)).blanked(), starts
 
 
 def stack(tables: Sequence[PointSet]) -> PointSet:
-    """One table ``(all functions, most points, dim)`` of those of several, padded with zeros.
-
-    Raises:
-        ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
-    """
+    """One table ``(all functions, most points, dim)`` of those of several, padded with zeros."""
     if not all(isinstance(table, PointSet) for table in tables):
         found = ", ".join(type(table).__name__ for table in tables)
         raise ValueError(f"tables must be PointSets, got {found}.")
@@ -100,6 +90,17 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
 
     kinds_of_parts = zip(*(table.parts for table in tables), strict=True)
     return PointSet(*(torch.cat([pad(part) for part in parts]) for parts in kinds_of_parts))
+
+
+def draw_points(functions: PointSet, count: int, *, generator: torch.Generator) -> PointSet:
+    """At most so many different points of each function, in random order, the real ones first."""
+    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
+    return _take(functions, keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count])
+
+
+def _take(points: PointSet, index: Tensor) -> PointSet:
+    rows = torch.arange(len(index), device=index.device).unsqueeze(1)
+    return PointSet(*(part[rows, index] for part in points.parts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,8 @@ class Observations(TaskGenerator):
         super().__post_init__()
         table.check("table")
         self.box.check("table.x", table.x, table.mask)
-        if table.batch_size == 0 or int(table.sizes.min()) < 1:
+        fewest = int(table.sizes.min()) if table.batch_size else 0
+        if fewest < 1:
             raise ValueError(
                 "every function of the table must have a point, got one without; keep the others, "
                 "as in table[table.sizes > 0]."
@@ -140,7 +142,7 @@ class Observations(TaskGenerator):
         digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
         object.__setattr__(self, "digest", digest.hexdigest())
         object.__setattr__(self, "_tables", {table.x.device: table})
-        object.__setattr__(self, "_fewest", int(table.sizes.min()))
+        object.__setattr__(self, "_fewest", fewest)
 
     def sample_task(
         self,
@@ -154,8 +156,7 @@ class Observations(TaskGenerator):
     ) -> Task:
         """Draw tasks; see the base class. A set after the first may share points with the others.
 
-        Raises:
-            ValueError: If a size is out of range, or a function has too few points.
+        A size that is out of range, or more points than a function has, is a ``ValueError``.
         """
         low, high = check_sizes(batch_size, context_size, num_targets)
         if high + num_targets > self._fewest:
@@ -168,14 +169,14 @@ class Observations(TaskGenerator):
         if device not in self._tables:  # copied there once
             self._tables[device] = self.functions.to(device)
         table = self._tables[device]
-        rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
-        functions = table[rows]
-        sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
-        drawn = _draw(functions, high + num_targets, generator)
+        where: Any = {"device": device, "generator": generator}
+        functions = table[torch.randint(table.batch_size, (batch_size,), **where)]
+        sizes = torch.randint(low, high + 1, (batch_size, 1), **where)
+        drawn = draw_points(functions, high + num_targets, generator=generator)
         if self.order == "forecast":
             drawn = _context_first(drawn, sizes, high)
         for _ in range(num_sets - 1):
-            drawn = drawn.concat(_draw(functions, num_targets, generator))
+            drawn = drawn.concat(draw_points(functions, num_targets, generator=generator))
         x, y = drawn.x.to(dtype), self.observe(drawn.y, generator=generator).to(dtype)
         mask = torch.arange(high, device=device) < sizes
         context = PointSet(x[:, :high], y[:, :high], mask)
@@ -207,14 +208,6 @@ class Observations(TaskGenerator):
         return float(apart.median())
 
 
-def _draw(functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
-    """Different real points of each function, in random order."""
-    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
-    order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
-    rows = torch.arange(len(order), device=order.device).unsqueeze(1)
-    return PointSet(functions.x[rows, order], functions.y[rows, order])
-
-
 def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     """The first points of each function in order of x: ``sizes`` of a context, then targets.
 
@@ -226,5 +219,4 @@ def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     # In order of the inputs: context, targets, unused; the unused go between the two.
     shift = torch.where(places < high, places, places - high + sizes)
     unused = (places >= sizes) & (places < high)
-    index = order.gather(1, torch.where(unused, points.num_points - 1, shift)).unsqueeze(-1)
-    return PointSet(points.x.gather(1, index), points.y.gather(1, index))
+    return _take(points, order.gather(1, torch.where(unused, points.num_points - 1, shift)))
