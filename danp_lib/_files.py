@@ -31,7 +31,7 @@ def first_file(folders: Iterable[Path], name: str) -> Path | None:
 
 
 @contextmanager
-def read_from(source: str | Path, kind: type[ValueError] = ValueError) -> Iterator[None]:
+def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
     """Say where it was read in what a ``ValueError`` says, and make it one of a kind."""
     try:
         yield

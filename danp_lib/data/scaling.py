@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration, PositiveFloat
-from danp_lib._files import read_from
+from danp_lib._files import naming
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -52,7 +52,7 @@ class Scaling(Configuration):
             raise ValueError("table must hold at least one point, got none.")
         if x_range is None:
             x_range = tuple(zip(x.amin(dim=0).tolist(), x.amax(dim=0).tolist(), strict=True))
-        with read_from("x_range or domain"):
+        with naming("x_range or domain"):
             data, model = Domain.of(x_range), Domain.of(domain)
         if not data.dim_x == model.dim_x == x.shape[-1]:
             raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from danp_lib._files import read_from
+from danp_lib._files import naming
 from danp_lib.data.points import PointSet
 
 DAYS_A_YEAR = 365.2425
@@ -95,7 +95,7 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     table = read_columns(path, (x, y))
     values = read_numbers(table[y], missing=True)
     inputs, _ = read_inputs(table[x])
-    with read_from(str(path)):
+    with naming(str(path)):
         return from_arrays(inputs, values)
 
 

@@ -13,19 +13,18 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt, Seed, to_dict
+from danp_lib._config import Limit, PositiveFloat, PositiveInt, Seed, to_dict
 from danp_lib._random import spawn
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import (
+    Columns,
     HoldOutBy,
     Layout,
     Records,
@@ -36,7 +35,7 @@ from danp_lib.fitting.records import (
 )
 from danp_lib.fitting.season import Season
 from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import versions
 from danp_lib.training.loop import train
@@ -44,7 +43,7 @@ from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import TrainingConfig
 
-Predict = Callable[[Task], LowRankNormal | Mixture]
+Predict = Callable[[Task], Predictive]
 
 DEFENSIVE_WEIGHT = 0.05
 MOST_SCORED = 300
@@ -58,13 +57,11 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class FitConfig(Configuration):
-    """What :func:`fit` is told; ``x, y, group, own_start`` are those of a ``Layout``.
+class FitConfig(Columns):
+    """What :func:`fit` is told beside the columns; one series needs a ``width``.
 
     Attributes:
-        width: Cut every series into windows of this width, in units of x; needed for one series.
         period: Take out a cycle of this period, in units of x, and put it back when predicting.
-        model: ``"danp"``, ``"convgnp"`` or ``"convcnp"``.
         num_levels: F of a DANP.
         final_variance: Noise variance of its last level, where the outputs have variance 1.
         tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
@@ -79,11 +76,6 @@ class FitConfig(Configuration):
         seed: Of weights, tasks and what is held out.
     """
 
-    x: str = "x"
-    y: str = "y"
-    group: str | None = None
-    own_start: bool = False
-    width: PositiveFloat | None = None
     period: PositiveFloat | None = None
     model: Literal["danp", "convgnp", "convcnp"] = "danp"
     num_levels: PositiveInt = 2
@@ -126,15 +118,10 @@ def fit(
 
     Args:
         data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
-        folder: Where to keep the run, so that it can be resumed; see
-            :func:`~danp_lib.training.loop.train`.
+        folder: Where to keep the run, so that the same call resumes it after an
+            :class:`Interrupted`; see :func:`~danp_lib.training.loop.train`.
         progress: Show a progress bar on the standard error.
         options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a column or an option is not what it must be, or there are too few points.
-        Interrupted: If training was stopped; with a folder, the same call goes on.
 
     Warns:
         RecordsWarning: Where rows were left out, sorted or averaged.
@@ -242,9 +229,8 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         try:
             unseen = windows_of(unseen, config.width, stride=config.width)
         except ValueError as error:
-            raise ValueError(
-                f"in what is held out, a fraction {config.held_out}, {error}"
-            ) from None
+            message = f"in what is held out, a fraction {config.held_out}, {error}"
+            raise ValueError(message) from None
     season = None
     if config.period is not None:
         real = seen.functions.mask
@@ -319,12 +305,12 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
 def _predictor(model: NeuralProcess) -> Predict:
     """A model's prediction as a user gets it, of reproducible randomness."""
 
-    def predict(task: Task) -> LowRankNormal | Mixture:
+    @unchecked_contexts()
+    def predict(task: Task) -> Predictive:
         generator = torch.Generator().manual_seed(0)
-        with unchecked_contexts():
-            return model.predict(
-                task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator
-            )
+        return model.predict(
+            task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator
+        )
 
     return predict
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
+from danp_lib._files import naming
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
 from danp_lib.fitting.records import Layout
 from danp_lib.fitting.season import Season
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.convnp import NeuralProcess, Predictive
 from danp_lib.storage.checkpoint import (
     CheckpointError,
     load_checkpoint,
@@ -75,7 +74,7 @@ class Fitted:
         *,
         num_samples: int = 256,
         generator: torch.Generator | None = None,
-    ) -> LowRankNormal | Mixture:
+    ) -> Predictive:
         """The joint predictive of the outputs of each function, in the units of the data.
 
         Args:
@@ -83,9 +82,6 @@ class Fitted:
             x: Inputs to predict at, ``(points,)`` or ``(functions, points, 1)``.
             num_samples: Samples of the auxiliary sets that a DANP averages over.
             generator: Source of randomness; a new one of seed 0 where left out.
-
-        Raises:
-            ValueError: If shapes do not fit, or the inputs are not those of the model.
         """
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
         batch = max(context.batch_size, len(x))
@@ -103,7 +99,7 @@ class Fitted:
         known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
         return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
 
-    def takes(self, x: Tensor, start: Tensor | float = 0.0) -> Tensor:
+    def takes(self, x: Tensor, start: Tensor | float) -> Tensor:
         """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""
         return self.model.domain.contains(self.scaling.inputs(x - start))
 
@@ -119,7 +115,7 @@ class Fitted:
             points = self.season.remove(points, points.x)
         return self.scaling.apply(PointSet(points.x - start, points.y, points.mask)).blanked()
 
-    def to_data(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
+    def to_data(self, predictive: Predictive, x: Tensor) -> Predictive:
         """A model's predictive in the units of the data, with the season at the inputs ``x``."""
         scaled = self.scaling.predictive(predictive)
         return scaled if self.season is None else self.season.add(scaled, x)
@@ -143,27 +139,22 @@ class Fitted:
 def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If it is not a checkpoint, or was changed.
+    A file that is no checkpoint, or was changed, is a
+    :class:`~danp_lib.storage.checkpoint.CheckpointError`.
     """
+    model, scaling = load_checkpoint(path, device=device), load_scaling(path)
     fields = dict(read_header(path).provenance)
     own = {key: fields.pop(key, None) or {} for key in ("season", "layout", "held_out")}
     for key in ("scaling", "contexts"):
         fields.pop(key, None)
-    try:
-        model = load_checkpoint(path, device=device)
-        # JSON has sorted the names; the model itself comes first.
-        scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
+    # JSON has sorted the names; the model itself comes first.
+    scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
+    with naming(path, CheckpointError):
         return Fitted(
             model,
-            load_scaling(path),
+            scaling,
             from_dict(Layout, own["layout"], name="layout"),
             from_dict(Season, own["season"], name="season") if own["season"] else None,
             {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores},
             fields,
         )
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat, PositiveInt
+from danp_lib._config import Configuration, PositiveFloat
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import affine
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
+from danp_lib.models.convnp import Predictive
 
+NUM_HARMONICS = 4
 LEAST_OF_A_CYCLE = 0.75
 """Of a period, what inputs must span; the harmonics run wild where there are none."""
 
@@ -31,14 +31,13 @@ class Season(Configuration):
     coefficients: tuple[float, ...]
 
     @classmethod
-    def fit(cls, x: Tensor, y: Tensor, period: float, *, num_harmonics: PositiveInt = 4) -> Season:
+    def fit(cls, x: Tensor, y: Tensor, period: float) -> Season:
         """The least-squares fit to points ``(points,)``, those to train on and no others.
 
-        Raises:
-            ValueError: If the period is not positive or much longer than the inputs' range, or the
-                points do not tell the harmonics apart, as monthly values do not for six of a year.
+        Refuses a period much longer than the inputs' range, and points that do not tell the
+        harmonics apart, as monthly values do not for six of a year.
         """
-        blank = cls(period, (0.0,) * (1 + 2 * num_harmonics))
+        blank = cls(period, (0.0,) * (1 + 2 * NUM_HARMONICS))
         if (span := float(x.max() - x.min())) < LEAST_OF_A_CYCLE * period:
             raise ValueError(
                 "period must be one of which the inputs to train on span most, since nothing is "
@@ -47,8 +46,8 @@ class Season(Configuration):
         waves = blank._waves(x)
         if int(torch.linalg.matrix_rank(waves)) < waves.shape[1]:
             raise ValueError(
-                f"period must be one in which the inputs lie at {2 * num_harmonics + 1} different "
-                f"places or more, got {period}; take the mean out yourself."
+                f"period must be one in which the inputs lie at {waves.shape[1]} different places "
+                f"or more, got {period}; take the mean out yourself."
             )
         solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
         return cls(period, tuple(solution.flatten().tolist()))
@@ -61,7 +60,7 @@ class Season(Configuration):
         """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
         return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
 
-    def add(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
+    def add(self, predictive: Predictive, x: Tensor) -> Predictive:
         """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
         return affine(predictive, self.mean(x))
 

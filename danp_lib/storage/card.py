@@ -16,7 +16,7 @@ from danp_lib._config import (
     from_dict,
     to_dict,
 )
-from danp_lib._files import read_from, write_atomically
+from danp_lib._files import naming, write_atomically
 from danp_lib.data.generators import NoiseRange, dataset_name, noise_in_words
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import Hardware, sha256
@@ -102,7 +102,7 @@ def read_card(checkpoint: str | os.PathLike[str]) -> Card:
     path, _ = card_paths(checkpoint)
     if not path.is_file():
         raise FileNotFoundError(f"no card at {path}.")
-    with read_from(path):
+    with naming(path):
         return from_dict(Card, json.loads(path.read_text(encoding="utf-8")), name="card")
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from danp_lib._config import check_choice, from_dict, to_dict
-from danp_lib._files import read_from, split_header, with_sorted_header, write_atomically
+from danp_lib._files import naming, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.contexts import TrainingContexts
@@ -150,7 +150,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
         )
     model.load_state_dict(tensors)
     if (contexts := header.provenance.get("contexts")) is not None:
-        with read_from(path, CheckpointError):
+        with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
     return model.eval().to(device)
 
@@ -161,7 +161,7 @@ def load_scaling(path: str | os.PathLike[str]) -> Scaling:
     A loaded model takes and gives its own units.
     """
     values = read_header(path).provenance.get("scaling")
-    with read_from(path, CheckpointError):
+    with naming(path, CheckpointError):
         return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
 
 
@@ -197,7 +197,7 @@ def _read(
             f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
             "again."
         )
-    with read_from(path, CheckpointError):
+    with naming(path, CheckpointError):
         if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
             raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")
         check_choice("the model", name := metadata["model"], MODELS)
