@@ -13,22 +13,13 @@ from typer import Argument, Option
 
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
-from danp_lib.cli.arguments import (
-    CHECKPOINT,
-    DATASET_NAMES,
-    ESTIMATOR,
-    AsJson,
-    Device,
-    Seed,
-    as_text,
-    checked_device,
-    open_fitted,
-)
+from danp_lib.cli import arguments
+from danp_lib.cli.arguments import AsJson, Device, Seed
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation import score
 from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_result
-from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord
+from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
 from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
@@ -42,11 +33,11 @@ _COMPILED = "Compile a DANP's network for 256 samples and more, on a CPU."
 
 
 def evaluate(
-    checkpoint: Annotated[str, CHECKPOINT],
+    checkpoint: Annotated[str, arguments.CHECKPOINT],
     tasks: Annotated[
-        str, Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
+        str, Option(help=f"A task file; or {arguments.DATASET_NAMES}, for the 310 benchmark tasks.")
     ],
-    estimator: Annotated[str, ESTIMATOR] = "both",
+    estimator: Annotated[str, arguments.ESTIMATOR] = "both",
     num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -60,8 +51,8 @@ def evaluate(
     the model was trained on, where the checkpoint knows them.
     """
     check_choice("estimator", estimator, ESTIMATORS)
-    target = checked_device(device)
-    fitted = open_fitted(checkpoint, device=device)
+    target = arguments.checked_device(device)
+    fitted = arguments.open_fitted(checkpoint, device=device)
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
@@ -78,7 +69,7 @@ def evaluate(
     log_unit = math.log(fitted.scaling.y_unit)
     records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
     result = Evaluation.summarize(records)
-    print(as_text(result.to_dict()) if as_json else render(result))
+    print(arguments.as_text(result.to_dict()) if as_json else render(result))
 
 
 def _scaled(task: Task, units: Fitted, name: str) -> Task:
@@ -98,7 +89,7 @@ def benchmark(
     ],
     measure: Annotated[str, Option(help=_MEASURE)] = "likelihood",
     out: Annotated[Path, Option(help="A folder for the result.")] = Path("results"),
-    estimator: Annotated[str | None, ESTIMATOR] = None,
+    estimator: Annotated[str | None, arguments.ESTIMATOR] = None,
     num_samples: Annotated[str | None, Option(help=_NUM_SAMPLES)] = None,
     tasks_per_size: Annotated[
         int | None, Option(help="For samples: tasks of each context size; 1 if left out.")
@@ -130,7 +121,7 @@ def benchmark(
         name,
         measures[measure],
         seed=seed,
-        device=checked_device(device),
+        device=arguments.checked_device(device),
         compiled=compiled,
         folder=out,
         progress=True,
@@ -146,7 +137,7 @@ def table(as_json: AsJson = False) -> None:
     no model can beat it by more than luck; on the GP it is a yardstick and no limit.
     """
     rows = benchmark_table()
-    print(as_text(rows) if as_json else render_table(rows))
+    print(arguments.as_text(rows) if as_json else render_table(rows))
 
 
 def tasks(folder: Annotated[Path, Argument(help="A new or empty folder.")]) -> None:
@@ -158,28 +149,23 @@ def render(result: Evaluation) -> str:
     """An evaluation as lines: the score, and a row for each context size."""
     error = result.average_likelihood_ci95
     interval = "" if error is None else f" ± {error:.2f}"
-    by_size: dict[int, list[TaskRecord]] = {}
-    for task in result.tasks:
-        by_size.setdefault(task.context_size, []).append(task)
     headings = "context size, tasks, average likelihood, log-likelihood, effective sample size"
     rows = [headings.split(", ")]
-    for size, group in sorted(by_size.items()):
+    for size in sorted({task.context_size for task in result.tasks}):
+        group = [task for task in result.tasks if task.context_size == size]
         part = Evaluation.summarize(group)
         sizes = [s for task in group if (s := task.effective_sample_size) is not None]
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(len(group)), *numbers, effective])
-    return "\n".join(
-        [
-            f"average likelihood   {result.average_likelihood:.2f}{interval}",
-            f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
-            f"tasks                {result.num_tasks}",
-            f"estimator            {result.estimator}, {result.num_samples} samples a task",
-            f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
-            "",
-            *aligned(rows),
-        ]
-    )
+    lines = [
+        f"average likelihood   {result.average_likelihood:.2f}{interval}",
+        f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
+        f"tasks                {result.num_tasks}",
+        f"estimator            {result.estimator}, {result.num_samples} samples a task",
+        f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
+    ]
+    return "\n".join([*lines, "", *aligned(rows)])
 
 
 COLUMNS = {
@@ -233,5 +219,4 @@ def _interval(row: Mapping[str, Any], key: str) -> str:
 
 
 def _number(row: Mapping[str, Any], key: str, form: str) -> str:
-    value = row.get(key)
-    return "" if value is None else format(value, form)
+    return "" if row.get(key) is None else format(row[key], form)

@@ -12,16 +12,8 @@ from typing import Annotated, Any
 from typer import Context, Exit, Option
 
 from danp_lib._config import PositiveFloat, checked, to_dict
-from danp_lib.cli.arguments import (
-    Dataset,
-    Device,
-    Group,
-    Seed,
-    XColumn,
-    YColumn,
-    checked_device,
-    start_run,
-)
+from danp_lib.cli import arguments
+from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn
 from danp_lib.cli.records import run_records
 from danp_lib.inference.compiling import can_compile
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
@@ -126,8 +118,8 @@ def run_recipe(
     """
     chosen = recipes.recipe(recipe, num_steps=steps, num_levels=levels, **named)
     checked(PositiveFloat | None, max_minutes, "max-minutes")
-    path, folder = start_run(out, chosen.checkpoint_name, threads)
-    target = checked_device(device)
+    path, folder = arguments.start_run(out, chosen.checkpoint_name, threads)
+    target = arguments.checked_device(device)
     model, prior, run = chosen.build_model().to(target), chosen.task_generator, chosen.training
     if compile_model is None:
         compile_model = run.num_steps >= COMPILING_PAYS_FROM and can_compile(target)

@@ -35,8 +35,8 @@ def cut_windows(
         stride: Distance from one start to the next; where left out, a window starts at every point.
 
     Returns:
-        The windows, ``(windows, points, 1)``, padded to the fullest one; and the x at which each
-        starts, ``(windows,)``.
+        The windows, ``(windows, points, 1)``, padded to the fullest one; and their starts,
+        ``(windows,)``.
     """
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(

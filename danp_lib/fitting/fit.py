@@ -21,7 +21,7 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
-from danp_lib.fitting.fitted import Fitted, HeldOutScore
+from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import (
     Columns,
@@ -33,7 +33,6 @@ from danp_lib.fitting.records import (
     read_records,
     windows_of,
 )
-from danp_lib.fitting.season import Season
 from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
 from danp_lib.models.danp import DANPConfig

@@ -1,7 +1,8 @@
-"""A model that was trained on one's own records, in the units of the data."""
+"""A model that was trained on one's own records, in the units of the data, season and all."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    from_dict,
+    to_dict,
+)
 from danp_lib._files import naming
 from danp_lib.data.points import PointSet
-from danp_lib.data.scaling import IDENTITY, Scaling
+from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
-from danp_lib.fitting.season import Season
 from danp_lib.models.convnp import NeuralProcess, Predictive
 from danp_lib.storage.checkpoint import (
     CheckpointError,
@@ -23,6 +30,63 @@ from danp_lib.storage.checkpoint import (
     read_header,
     save_checkpoint,
 )
+
+NUM_HARMONICS = 4
+LEAST_OF_A_CYCLE = 0.75
+"""Of a period, what inputs must span; the harmonics run wild where there are none."""
+
+
+@dataclass(frozen=True)
+class Season(Configuration):
+    r"""A mean that repeats, :math:`c_0 + \sum_k a_k \cos 2\pi k x / T + b_k \sin 2\pi k x / T`.
+
+    Attributes:
+        period: T, in units of x.
+        coefficients: :math:`c_0, a_1, \dots, a_K, b_1, \dots, b_K`.
+    """
+
+    period: PositiveFloat
+    coefficients: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, period: float) -> Season:
+        """The least-squares fit to points ``(points,)``, those to train on and no others.
+
+        Refuses a period much longer than the inputs' range, and points that do not tell the
+        harmonics apart, as monthly values do not for six of a year.
+        """
+        blank = cls(period, (0.0,) * (1 + 2 * NUM_HARMONICS))
+        if (span := float(x.max() - x.min())) < LEAST_OF_A_CYCLE * period:
+            raise ValueError(
+                "period must be one of which the inputs to train on span most, since nothing is "
+                f"known of the rest, got {period} for inputs that span {span:g}."
+            )
+        waves = blank._waves(x)
+        if int(torch.linalg.matrix_rank(waves)) < waves.shape[1]:
+            raise ValueError(
+                f"period must be one in which the inputs lie at {waves.shape[1]} different places "
+                f"or more, got {period}; take the mean out yourself."
+            )
+        solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
+        return cls(period, tuple(solution.flatten().tolist()))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean at inputs of any shape."""
+        return self._waves(x) @ torch.tensor(self.coefficients, dtype=torch.float64)
+
+    def remove(self, points: PointSet, x: Tensor) -> PointSet:
+        """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
+        return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
+
+    def add(self, predictive: Predictive, x: Tensor) -> Predictive:
+        """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
+        return affine(predictive, self.mean(x))
+
+    def _waves(self, x: Tensor) -> Tensor:
+        """``(*shape, 1 + 2 K)``."""
+        orders = torch.arange(1, (len(self.coefficients) + 1) // 2, dtype=torch.float64)
+        angle = 2.0 * math.pi * x.double().unsqueeze(-1) / self.period * orders
+        return torch.cat([torch.ones_like(angle[..., :1]), angle.cos(), angle.sin()], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -51,13 +115,10 @@ class HeldOutScore(Configuration):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What :func:`~danp_lib.fitting.fit.fit` returns.
+    """What :func:`~danp_lib.fitting.fit.fit` returns, and how it was made.
 
-    Attributes:
-        model: In its own units, which ``scaling`` and ``season`` take those of the data to.
-        layout: How the records were laid out.
-        scores: On the functions held out, by model: this one, and those compared with it.
-        provenance: How the model was trained.
+    The model has its own units, which ``scaling`` and ``season`` take those of the data to. Scores
+    are on the functions held out, by model: this one, and those compared with it.
     """
 
     model: NeuralProcess
@@ -77,11 +138,8 @@ class Fitted:
     ) -> Predictive:
         """The joint predictive of the outputs of each function, in the units of the data.
 
-        Args:
-            context: Observed points, ``(functions, points, 1)``; none are needed.
-            x: Inputs to predict at, ``(points,)`` or ``(functions, points, 1)``.
-            num_samples: Samples of the auxiliary sets that a DANP averages over.
-            generator: Source of randomness; a new one of seed 0 where left out.
+        Inputs are ``(points,)`` or ``(functions, points, 1)``, and the context, which may be empty,
+        is ``(functions, points, 1)``. Where left out, the generator is a new one of seed 0.
         """
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
         batch = max(context.batch_size, len(x))
@@ -137,11 +195,7 @@ class Fitted:
 
 
 def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
-    """A fitted model from its checkpoint; any other checkpoint is one of the default layout.
-
-    A file that is no checkpoint, or was changed, is a
-    :class:`~danp_lib.storage.checkpoint.CheckpointError`.
-    """
+    """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
     model, scaling = load_checkpoint(path, device=device), load_scaling(path)
     fields = dict(read_header(path).provenance)
     own = {key: fields.pop(key, None) or {} for key in ("season", "layout", "held_out")}

@@ -63,12 +63,9 @@ class Layout(Columns):
 
 @dataclass(frozen=True)
 class Records:
-    """Functions in the units of the data.
+    """Functions in the units of the data, ``(functions, points, 1)``, float64, their inputs rising.
 
-    Attributes:
-        functions: One a row, ``(functions, points, 1)``, float64; inputs in increasing order.
-        starts: What was subtracted from the inputs of each, ``(functions,)``.
-        layout: How they were read.
+    From the inputs of each, ``starts``, ``(functions,)``, were subtracted.
     """
 
     functions: PointSet
@@ -182,12 +179,8 @@ def divide(
 ) -> tuple[Records, Records]:
     """Records to train on, and records that are held out; they share no point.
 
-    Args:
-        records: Functions, or series that are to be cut into windows.
-        fraction: Of functions or of points to hold out.
-        by: ``"group"``: functions at random. ``"time"``: the last part of every series.
-            ``"blocks"``: some of ten successive parts of every series, at random.
-        generator: Source of randomness.
+    Held out is a fraction of the functions at random, by ``"group"``; of every series the last
+    part, by ``"time"``; or of ten successive parts of every series some at random, by ``"blocks"``.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"held_out must be in (0, 1), got {fraction}.")

@@ -28,9 +28,6 @@ class Card(Configuration):
 
     Attributes:
         name: The checkpoint's file name without the ending.
-        dataset: Name of the prior that it was trained on.
-        steps: Number of updates made.
-        parameters: Number of scalars that training changed.
         validation: Log-likelihood on the validation tasks at the end, in nats per target, one
             number a level, the clean level first; ``None`` where the run did not get that far.
         commit: The library's commit in git, or ``None`` where that is not known.

@@ -38,15 +38,10 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint says about itself.
+    """What a checkpoint says about itself: the model's name, its configuration, free fields.
 
-    Attributes:
-        model: Name of the model.
-        config: Its configuration, a frozen dataclass.
-        generator: ``name`` and ``config`` of what it was trained on, as JSON holds them, or
-            ``None`` where that was not recorded.
-        task_generator: The same, made anew; ``None`` where no class of that name is known.
-        provenance: Free fields.
+    Of what it was trained on, ``generator`` holds ``name`` and ``config`` as JSON does;
+    ``task_generator`` is the same made anew, if a class of that name is known.
     """
 
     model: str
@@ -126,9 +121,8 @@ def read_header(
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
     """Load a model onto a device, in evaluation mode.
 
-    Raises:
-        CheckpointError: If the file is not a checkpoint, was changed, is of an unknown format or
-            model, or its configuration and its tensors do not belong together.
+    A file that is no checkpoint or was changed, an unknown format or model, and tensors that do not
+    belong to the configuration are a :class:`CheckpointError`.
     """
     path = Path(path)
     header, tensors = _read(path)
@@ -156,10 +150,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
 
 
 def load_scaling(path: str | os.PathLike[str]) -> Scaling:
-    """The map from the units of the data to a model's that was saved with it; else the identity.
-
-    A loaded model takes and gives its own units.
-    """
+    """The map from the units of the data to a model's that was saved with it; else the identity."""
     values = read_header(path).provenance.get("scaling")
     with naming(path, CheckpointError):
         return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")

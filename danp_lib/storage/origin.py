@@ -18,12 +18,7 @@ from danp_lib._config import Configuration, PositiveInt
 
 @dataclass(frozen=True)
 class Hardware(Configuration):
-    """The machine that a computation ran on.
-
-    Attributes:
-        gpu: Name of the accelerator, or ``None`` where the CPU did the work.
-        threads: Threads that PyTorch used on the CPU.
-    """
+    """The machine that a computation ran on: names, and PyTorch's threads on the CPU."""
 
     cpu: str
     gpu: str | None

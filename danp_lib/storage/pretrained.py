@@ -45,10 +45,8 @@ from ``danp-*`` in the seed alone, which shows how much of a score is chance. Wh
 def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
     """Load one of :data:`PRETRAINED`, such as ``"danp-sawtooth"``, in evaluation mode.
 
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the name is known but its weights are not shipped.
-        CheckpointError: If the file was changed, or is not the one that its card describes.
+    Weights that are not shipped are a ``FileNotFoundError``, and a file that was changed or is not
+    that of its card is a :class:`~danp_lib.storage.checkpoint.CheckpointError`.
     """
     path = pretrained_path(name)
     digest, expected = sha256(path), read_card(path).sha256
@@ -74,10 +72,7 @@ def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
 
 
 def pretrained_path(name: str) -> Path:
-    """The file of a pretrained model: in the installed package, or beside it in a clone.
-
-    Raises what :func:`load_pretrained` does of names and files.
-    """
+    """The file of a pretrained model: in the installed package, or beside it in a clone."""
     check_choice("name", name, PRETRAINED)
     folders = pretrained_folders()
     if path := first_file(folders, f"{name}.safetensors"):

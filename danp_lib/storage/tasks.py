@@ -55,22 +55,16 @@ def make_benchmark(dataset: str) -> Task:
 def write_benchmarks(folder: str | os.PathLike[str]) -> None:
     """Make the benchmark sets that a folder lacks, and write them there, with the hashes beside.
 
-    Raises:
-        FileExistsError: If the folder lacks none. A benchmark that changes is no benchmark: delete
-            the files by hand if you mean to.
-        ValueError: If a set in the folder is not the one that its hash is of.
+    A folder that lacks none is refused, and so is a set that is not the one that its hash is of.
     """
     folder = Path(folder)
-    hashes: dict[str, str] = {}
-    if (folder / HASHES).exists():
-        hashes = json.loads((folder / HASHES).read_text())
+    hashes = json.loads((folder / HASHES).read_text()) if (folder / HASHES).exists() else {}
     paths = {dataset: folder / f"{dataset}.safetensors" for dataset in DATASETS}
     missing = [dataset for dataset, path in paths.items() if not path.exists()]
     if not missing:
         raise FileExistsError(f"{folder} holds all sets already; they are written once.")
-    for dataset, path in paths.items():
-        if dataset not in missing:
-            _check_hash(path, hashes.get(dataset))
+    for dataset in paths.keys() - missing:
+        _check_hash(paths[dataset], hashes.get(dataset))
     for dataset in missing:
         metadata = {
             "dataset": dataset,
@@ -96,12 +90,7 @@ def benchmark_path(dataset: str) -> Path:
 
 
 def benchmark_tasks(dataset: str) -> Task:
-    """The stored tasks of :func:`make_benchmark`.
-
-    Raises:
-        ValueError: If there is no such dataset, or its file is not the one that was published.
-        FileNotFoundError: If its file is missing.
-    """
+    """The stored tasks of :func:`make_benchmark`; refused if they are not those published."""
     path = benchmark_path(dataset)
     _check_hash(path, json.loads((path.parent / HASHES).read_text()).get(dataset))
     return load_tasks(path)

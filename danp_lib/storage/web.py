@@ -23,7 +23,6 @@ from torch import Tensor
 from danp_lib._config import to_dict
 from danp_lib._files import data_folders, first_file, write_atomically
 from danp_lib.data.generators import TaskGenerator
-from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.conditioning import MAX_CHI_SQUARE
 from danp_lib.models.danp import DANP
@@ -48,14 +47,6 @@ _PAGE = """<!doctype html>
 </div>
 <script src="{script}"></script>
 """
-
-
-def export_web(model: DANP, path: str | os.PathLike[str], **options: Any) -> None:
-    """Write :func:`model_script`, with its options, to a file whose name is ``NAME.js``."""
-    path = Path(path)
-    if path.suffix != ".js":
-        raise ValueError(f"path must end in .js, got {str(path)!r}.")
-    write_atomically(path, model_script(model, path.stem, **options))
 
 
 def model_script(
@@ -155,36 +146,11 @@ def source(name: str) -> str:
     raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}.")
 
 
-def poster(model: DANP, context: PointSet, *, num_samples: int = 12) -> dict[str, Any]:
-    """What a page shows before the model is fetched: a few samples at 161 inputs, to two digits.
-
-    The context is one set, the points that the page begins with.
-    """
-    (lower,), (upper,) = model.domain.lower, model.domain.upper
-    xt = torch.linspace(lower, upper, 161)
-    generator = torch.Generator().manual_seed(0)
-    walks = model.predict(
-        context, xt[None, :, None], num_samples=num_samples, generator=generator
-    ).components
-    size = (num_samples, model.config.base.rank, 1)
-    shared = torch.randn(size, generator=generator, dtype=torch.float64)
-    curves = (walks.loc + walks.cov_factor @ shared)[0, ..., 0]
-
-    def digits(values: Tensor) -> Any:
-        return [[round(v, 2) for v in row] for row in values.tolist()]
-
-    return {
-        "points": digits(torch.cat([context.x, context.y], dim=-1)[0]),
-        "xt": [round(x, 4) for x in xt.tolist()],
-        "curves": digits(curves),
-    }
-
-
 def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
     """The engine and the widget as one classic script, with the assembled kernel in it.
 
-    ``posters`` are those of :func:`poster`, by the model's name. To assemble the kernel takes the
-    package wasmtime.
+    Posters are what pages show before a model is fetched, by its name. To assemble the kernel takes
+    the package wasmtime.
     """
     try:
         from wasmtime import wat2wasm
