@@ -75,35 +75,29 @@ def _options(
     pass
 
 
-for command, *examples in (
-    (
-        train,
-        "train --model danp --dataset sawtooth --out runs/danp",
-        "train --data records.csv --x time --y value --group station --out mine.safetensors",
-    ),
-    (
-        evaluate,
-        "evaluate danp-sawtooth --tasks sawtooth",
-        "evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json",
-    ),
-    (
-        benchmark,
-        "benchmark danp-sawtooth --num-samples 1024 --compiled",
-        "benchmark ceiling-gp --measure marginals --out runs/results",
-    ),
-    (table, "table --json"),
-    (tasks, "tasks runs/benchmark_tasks"),
-    (predict, "predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3"),
-    (
-        info,
-        "info danp-sawtooth",
-        "info --model danp --dataset sawtooth --recipe paper --json",
-    ),
-    (export, "export --web danp-sawtooth --out my-page"),
-):
-    lines = "".join(f"\n  danp {example}" for example in examples)
-    heading = "Examples" if len(examples) > 1 else "Example"
-    app.command(epilog=f"\b\n{heading}:{lines}", hidden=command is tasks)(command)
+EXAMPLES = """
+train --model danp --dataset sawtooth --out runs/danp
+train --data records.csv --x time --y value --group station --out mine.safetensors
+evaluate danp-sawtooth --tasks sawtooth
+evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json
+benchmark danp-sawtooth --num-samples 1024 --compiled
+benchmark ceiling-gp --measure marginals --out runs/results
+table --json
+tasks runs/benchmark_tasks
+predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3
+info danp-sawtooth
+info --model danp --dataset sawtooth --recipe paper --json
+export --web danp-sawtooth --out my-page
+"""
+
+for command in (train, evaluate, benchmark, table, tasks, predict, info, export):
+    shown = [
+        f"\n  danp {line}"
+        for line in EXAMPLES.splitlines()
+        if line.startswith(f"{command.__name__} ")
+    ]
+    epilog = f"\b\nExample{'s' if len(shown) > 1 else ''}:{''.join(shown)}"
+    app.command(epilog=epilog, hidden=command is tasks)(command)
 
 
 def main() -> None:

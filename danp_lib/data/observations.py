@@ -114,7 +114,6 @@ class Observations(TaskGenerator):
     Attributes:
         order: ``"random"``: targets lie anywhere among the context. ``"forecast"``: all of them
             come after it, at larger inputs.
-        table: The functions. It is not a field of the configuration, but its digest is.
         digest: SHA-256 of the points, so that a run does not go on with other data.
     """
 
@@ -214,9 +213,8 @@ def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     Of the ``high`` places of the context, those beyond its size hold points that are not used.
     """
     places = torch.arange(points.num_points, device=sizes.device)
-    taken = places < sizes + points.num_points - high
-    order = points.x[..., 0].masked_fill(~taken, math.inf).argsort(dim=1)
+    end = sizes + points.num_points - high
+    order = points.x[..., 0].masked_fill(places >= end, math.inf).argsort(dim=1)
     # In order of the inputs: context, targets, unused; the unused go between the two.
-    shift = torch.where(places < high, places, places - high + sizes)
-    unused = (places >= sizes) & (places < high)
-    return _take(points, order.gather(1, torch.where(unused, points.num_points - 1, shift)))
+    part = torch.where(places < sizes, 0, torch.where(places < end, 2, 1))
+    return _take(points, order.gather(1, part.argsort(dim=1, stable=True)))

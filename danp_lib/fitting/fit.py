@@ -64,15 +64,12 @@ class FitConfig(Columns):
         num_levels: F of a DANP.
         final_variance: Noise variance of its last level, where the outputs have variance 1.
         tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
-        max_context: Most points of a context, in training and in use; chosen where left out.
-        num_targets: Targets of a task; chosen where left out.
-        held_out: Fraction to hold out.
-        hold_out_by: See :func:`~danp_lib.fitting.records.divide`; by group where there are groups,
-            else by time.
+        max_context: Most points of a context, in training and in use; it and the number of targets
+            are chosen where left out.
+        held_out: Fraction to hold out, as :func:`~danp_lib.fitting.records.divide` does: by group
+            where there are groups and nothing else is said, else by time.
         compare: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a
             Gaussian process fitted to the same functions.
-        num_steps: Updates.
-        seed: Of weights, tasks and what is held out.
     """
 
     period: PositiveFloat | None = None
@@ -111,19 +108,15 @@ def fit(
 ) -> Fitted:
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
-    Outputs are scaled to unit variance and inputs to the model's domain, but what is returned
-    predicts in the units of the data. Each task takes one function and predicts some of its points
-    from others.
+    Each task takes one function and predicts some of its points from others. What is returned
+    predicts in the units of the data. A :class:`~danp_lib.fitting.records.RecordsWarning` says
+    where rows were left out, sorted or averaged.
 
     Args:
         data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
-        folder: Where to keep the run, so that the same call resumes it after an
-            :class:`Interrupted`; see :func:`~danp_lib.training.loop.train`.
+        folder: Where to keep the run; the same call resumes it after an :class:`Interrupted`.
         progress: Show a progress bar on the standard error.
         options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
-
-    Warns:
-        RecordsWarning: Where rows were left out, sorted or averaged.
     """
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)
@@ -218,11 +211,12 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     seen, unseen = divide(records, config.held_out, config.division, generator=generator)
     apart = seen if config.width is None else windows_of(seen, config.width, stride=config.width)
     if len(apart) < FEW_FUNCTIONS:
-        message = (
+        warnings.warn(
             f"only {len(apart)} functions to train on, windows that overlap counted once: a "
-            "network may memorize them, so compare with the Gaussian process."
+            "network may memorize them, so compare with the Gaussian process.",
+            RecordsWarning,
+            stacklevel=3,
         )
-        warnings.warn(message, RecordsWarning, stacklevel=3)
     if config.width is not None:
         seen = windows_of(seen, config.width)
         try:
@@ -295,10 +289,8 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short}."
         warnings.warn(message, RecordsWarning, stacklevel=4)
-    kept = records[enough]
-    if season is None:
-        return kept.functions
-    return season.remove(kept.functions, kept.absolute_inputs)
+    kept, x = records.functions[enough], records.absolute_inputs[enough]
+    return kept if season is None else season.remove(kept, x)
 
 
 def _predictor(model: NeuralProcess) -> Predict:

@@ -91,16 +91,14 @@ class Season(Configuration):
 
 @dataclass(frozen=True)
 class HeldOutScore(Configuration):
-    """How well a model predicts functions that were held out, as it is used.
+    """How well a model predicts functions that were held out, as it is used, in the data's units.
 
     Attributes:
-        num_functions: Number of functions, each with its tasks averaged.
-        log_likelihood: Mean log-density per target in nats, in the units of the data.
+        log_likelihood: Mean log-density per target in nats.
         log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
-        crps: Mean CRPS, in the units of the outputs.
         coverage_50: Share of the targets in the central 50 % interval; ``coverage_90`` likewise.
         behind: By how much the log-likelihood is lower than that of the model that was fitted, on
-            the same functions; 0 for that model itself.
+            the same functions.
     """
 
     num_functions: PositiveInt

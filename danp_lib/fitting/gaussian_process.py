@@ -30,10 +30,8 @@ def matern(smoothness: float, distance: Tensor) -> Tensor:
 class FittedGaussianProcess:
     """A mean, a Matérn kernel and white noise, by the marginal likelihood of many functions.
 
-    Attributes:
-        scales: Amplitude, length scale and standard deviation of the noise, in the model's units.
-        mean_inputs: Inputs at which the mean is known, ``(knots,)``, evenly spaced.
-        mean_outputs: The mean there, ``(knots,)``.
+    The scales are the amplitude, the length scale and the noise's standard deviation. The mean is
+    known at evenly spaced inputs, ``(knots,)``.
     """
 
     smoothness: float

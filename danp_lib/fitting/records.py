@@ -34,7 +34,6 @@ class Columns(Configuration):
 
     Attributes:
         x: The column of inputs: numbers, or dates, which become years.
-        y: The column of outputs.
         group: The column that names the function of a row; without it all rows are one series.
         own_start: Whether the inputs of each function count from its own first one, as where each
             has its own date. Where all start at the same phase, such as midnight, they should not:

@@ -70,10 +70,12 @@ def model_script(
     """
     config = _page_config(model, task_generator, scaling)
     weights = {key: pack(value) for key, value in model.state_dict().items()}
+    # The same bytes from every machine.
+    data = b"".join(v.numpy().astype(f"<f{v.element_size()}").tobytes() for v in weights.values())
     script = {
         "config": config,
         "tensors": [[k, list(v.shape), 8 * v.element_size()] for k, v in weights.items()],
-        "data": base64.b64encode(b"".join(_bytes(v) for v in weights.values())).decode(),
+        "data": base64.b64encode(data).decode(),
     }
     text = json.dumps(script, separators=(",", ":"), allow_nan=False)
     return (
@@ -88,11 +90,6 @@ def pack(weight: Tensor) -> Tensor:
     if not packed.isfinite().all():
         raise ValueError("model must have weights that are finite in float16.")
     return packed.contiguous()
-
-
-def _bytes(weight: Tensor) -> bytes:
-    array = weight.numpy()
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
 def _page_config(

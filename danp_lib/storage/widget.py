@@ -20,9 +20,7 @@ from danp_lib.storage.web import model_script, widget_module
 class LiveWidget(anywidget.AnyWidget):
     """A widget of the pages. Made by :func:`live_model`, :func:`live_noising`, :func:`live_prior`.
 
-    Attributes:
-        points: The context points of a model, pairs (x, y): those on the plot, and as soon as they
-            are set here, there too.
+    A model's context ``points``, pairs (x, y), are those on the plot, also when set here.
     """
 
     _esm = Unicode().tag(sync=True)
@@ -40,11 +38,8 @@ def live_model(
 ) -> LiveWidget:
     """One or more models to choose from, which answer to points set on a plot.
 
-    Args:
-        models: Names of pretrained DANPs, or DANPs such as
-            :func:`~danp_lib.storage.web.model_script` takes.
-        points: The points to begin with, pairs (x, y); where left out, a few of the data set's.
-        num_samples: Samples drawn at first.
+    They are names of pretrained DANPs, or DANPs such as :func:`~danp_lib.storage.web.model_script`
+    takes. Where the points to begin with are left out, they are a few of the data set's.
     """
     if not models:
         raise ValueError("models must hold at least one, got none.")
