@@ -18,8 +18,6 @@ from danp_lib.cli.train import train
 class OneLineErrors(TyperGroup):
     """A group of commands that ends in one line and exit code 2 where the caller is at fault."""
 
-    debug = False
-
     def main(self, args: Any = None, *others: Any, **extra: Any) -> NoReturn:
         """Run a command line, and exit."""
         arguments = list(sys.argv[1:] if args is None else args)
@@ -32,17 +30,12 @@ class OneLineErrors(TyperGroup):
             # A wrong option or command: typer carries its own copy of click in some versions.
             wrong = hasattr(error, "format_message")
             ours = isinstance(error, (ValueError, OSError, ModuleNotFoundError))
-            if self.debug or not (wrong or ours):
+            if arguments[:1] == ["--debug"] or not (wrong or ours):
                 raise
             message = str(error) if ours else error.format_message()  # type: ignore[attr-defined]
             print("danp:", " ".join(message.split()), file=sys.stderr)
             sys.exit(2)
         sys.exit(result if isinstance(result, int) else 0)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command that was parsed."""
-        self.debug = ctx.params["debug"]
-        return super().invoke(ctx)
 
 
 # Plain text on every terminal, one line an error: no boxes and no coloured tracebacks.

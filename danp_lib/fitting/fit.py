@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -124,10 +125,10 @@ def fit(
     data = _read(data, config, for_division)
     built = _trained(config.model, data, place, progress)
     built.training_contexts = TrainingContexts.measure(built, data.seen, (0, data.max_context))
-    predictors: dict[str, Predict] = {config.model: _predictor(built)}
+    predictors: dict[str, Predict] = {config.model: partial(_predict, built)}
     if "convgnp" in config.compare and config.model != "convgnp":
         rival = _trained("convgnp", data, place and place / "convgnp", progress)
-        predictors["convgnp"] = _predictor(rival)
+        predictors["convgnp"] = partial(_predict, rival)
     if "gp" in config.compare:
         process = FittedGaussianProcess.fit(
             data.seen.functions, own_mean=not data.layout.relative, generator=for_process
@@ -293,17 +294,11 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
     return kept if season is None else season.remove(kept, x)
 
 
-def _predictor(model: NeuralProcess) -> Predict:
+@unchecked_contexts()
+def _predict(model: NeuralProcess, task: Task) -> Predictive:
     """A model's prediction as a user gets it, of reproducible randomness."""
-
-    @unchecked_contexts()
-    def predict(task: Task) -> Predictive:
-        generator = torch.Generator().manual_seed(0)
-        return model.predict(
-            task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator
-        )
-
-    return predict
+    generator = torch.Generator().manual_seed(0)
+    return model.predict(task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator)
 
 
 def _scores(

@@ -196,9 +196,8 @@ def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "c
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
     model, scaling = load_checkpoint(path, device=device), load_scaling(path)
     fields = dict(read_header(path).provenance)
-    own = {key: fields.pop(key, None) or {} for key in ("season", "layout", "held_out")}
-    for key in ("scaling", "contexts"):
-        fields.pop(key, None)
+    parts = ("season", "layout", "held_out", "scaling", "contexts")
+    own = {key: fields.pop(key, None) or {} for key in parts}
     # JSON has sorted the names; the model itself comes first.
     scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
     with naming(path, CheckpointError):
