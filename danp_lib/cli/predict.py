@@ -16,14 +16,8 @@ from typer import Option
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
 from danp_lib.cli.arguments import CHECKPOINT, Group, Seed, XColumn, YColumn, open_fitted
+from danp_lib.data import tables
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import (
-    import_pandas,
-    read_columns,
-    read_inputs,
-    read_numbers,
-    refuse,
-)
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
@@ -60,7 +54,7 @@ def predict(
     Rows of the context without an output are left out; that, and a context unlike those of the
     training, is said on the standard error.
     """
-    pandas, levels = import_pandas(), _parse_quantiles(quantiles)
+    pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
     check_writable(out)
     for source in (find_checkpoint(checkpoint), context, at):
         if out.exists() and source.exists() and source.samefile(out):
@@ -84,7 +78,7 @@ def predict(
         _say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
     streams = torch.Generator().manual_seed(seed)
-    tables = []
+    parts = []
     for name in names:
         known, wanted = (
             rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
@@ -102,8 +96,8 @@ def predict(
         )
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["text" if layout.dates else "x"]
-        tables.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
-    result = pandas.concat(tables)
+        parts.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
+    result = pandas.concat(parts)
     if "group" in asked:
         result = result.loc[asked.index]
     write_atomically(out, result.to_csv(index=False, lineterminator="\n"))
@@ -148,15 +142,17 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
 
     The columns are that of x and perhaps that of y. Inputs must be dates if the model's were.
     """
-    table = read_columns(path, columns, optional=group)
+    table = tables.read_columns(path, columns, optional=group)
     text = table[columns[0]]
-    inputs, found = read_inputs(text) if dates and len(text) else (read_numbers(text), dates)
-    refuse(text, np.full(len(text), found != dates), "be a date such as 1958-03-29")
+    inputs, found = (
+        tables.read_inputs(text) if dates and len(text) else (tables.read_numbers(text), dates)
+    )
+    tables.refuse(text, np.full(len(text), found != dates), "be a date such as 1958-03-29")
     rows = text.to_frame("text").assign(x=inputs)
     if len(columns) > 1:
-        rows["y"] = read_numbers(table[columns[1]], missing=True)
+        rows["y"] = tables.read_numbers(table[columns[1]], missing=True)
     if group in table:
-        refuse(table[group], table[group] == "", "name a function in every row")
+        tables.refuse(table[group], table[group] == "", "name a function in every row")
         rows["group"] = table[group]
     return rows
 
@@ -177,7 +173,7 @@ def _predict_one(
     known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
     start = fitted.start(known, inputs)
     for rows, places in ((given, known.x), (asked, inputs)):
-        refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
+        tables.refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
     scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
     if repeated := known.num_points - len(known.x.unique()):
         _say(where, f"points at the input of another: {repeated}.")

@@ -22,18 +22,9 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
+from danp_lib.fitting import records
 from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
-from danp_lib.fitting.records import (
-    Columns,
-    HoldOutBy,
-    Layout,
-    Records,
-    RecordsWarning,
-    divide,
-    read_records,
-    windows_of,
-)
 from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
 from danp_lib.models.danp import DANPConfig
@@ -57,7 +48,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class FitConfig(Columns):
+class FitConfig(records.Columns):
     """What :func:`fit` is told beside the columns; one series needs a ``width``.
 
     Attributes:
@@ -81,7 +72,7 @@ class FitConfig(Columns):
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
-    hold_out_by: HoldOutBy | None = None
+    hold_out_by: records.HoldOutBy | None = None
     compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
     num_steps: PositiveInt = 6000
     seed: Seed = 0
@@ -95,7 +86,7 @@ class FitConfig(Columns):
             )
 
     @property
-    def division(self) -> HoldOutBy:
+    def division(self) -> records.HoldOutBy:
         """By what functions are held out."""
         return self.hold_out_by or ("time" if self.group is None else "group")
 
@@ -153,7 +144,7 @@ class _Data:
     """Records, ready to train on: tasks in the model's units, of those seen and those held out."""
 
     config: FitConfig
-    layout: Layout
+    layout: records.Layout
     season: Season | None
     scaling: Scaling
     max_context: int
@@ -206,25 +197,24 @@ class _Data:
 
 
 def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
-    records = read_records(
-        data, x=config.x, y=config.y, group=config.group, own_start=config.own_start
-    )
-    seen, unseen = divide(records, config.held_out, config.division, generator=generator)
-    apart = seen if config.width is None else windows_of(seen, config.width, stride=config.width)
+    columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
+    table = records.read_records(data, **columns)
+    seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
+    apart, width = seen, config.width
+    if width is not None:
+        apart, seen = records.windows_of(seen, width, stride=width), records.windows_of(seen, width)
+        try:
+            unseen = records.windows_of(unseen, width, stride=width)
+        except ValueError as error:
+            message = f"in what is held out, a fraction {config.held_out}, {error}"
+            raise ValueError(message) from None
     if len(apart) < FEW_FUNCTIONS:
         warnings.warn(
             f"only {len(apart)} functions to train on, windows that overlap counted once: a "
             "network may memorize them, so compare with the Gaussian process.",
-            RecordsWarning,
+            records.RecordsWarning,
             stacklevel=3,
         )
-    if config.width is not None:
-        seen = windows_of(seen, config.width)
-        try:
-            unseen = windows_of(unseen, config.width, stride=config.width)
-        except ValueError as error:
-            message = f"in what is held out, a fraction {config.held_out}, {error}"
-            raise ValueError(message) from None
     season = None
     if config.period is not None:
         real = seen.functions.mask
@@ -237,15 +227,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             f"y must differ from a cycle of period {season.period}, for there to be something to "
             "model, but nothing is left without it; leave period out."
         )
-    if config.width is not None:
-        x_range = (0.0, config.width)
+    if width is not None:
+        x_range = (0.0, width)
     else:  # from the least to the largest of all, for what is held out to be in the domain
         x = torch.cat([table.x[table.mask].flatten() for table in tables])
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
-    tasks = [
-        Observations(table=scaling.apply(table).blanked(), order=config.tasks) for table in tables
-    ]
+    scaled = [scaling.apply(table).blanked() for table in tables]
+    tasks = [Observations(table=table, order=config.tasks) for table in scaled]
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 
@@ -261,9 +250,9 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
     return model
 
 
-def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[int, int]:
+def _sizes(seen: records.Records, context: int | None, targets: int | None) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
-    sizes = records.functions.sizes
+    sizes = seen.functions.sizes
     # One point is no task.
     sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
@@ -279,9 +268,9 @@ def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[
     return context, targets
 
 
-def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
+def _usable(part: records.Records, season: Season | None, needed: int) -> PointSet:
     """The functions with enough points, without the season."""
-    enough = records.functions.sizes >= needed
+    enough = part.functions.sizes >= needed
     if not enough.any():
         raise ValueError(
             f"no function has the {needed} points of a context and its targets; give a smaller "
@@ -289,8 +278,8 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
         )
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short}."
-        warnings.warn(message, RecordsWarning, stacklevel=4)
-    kept, x = records.functions[enough], records.absolute_inputs[enough]
+        warnings.warn(message, records.RecordsWarning, stacklevel=4)
+    kept, x = part.functions[enough], part.absolute_inputs[enough]
     return kept if season is None else season.remove(kept, x)
 
 

@@ -23,13 +23,7 @@ from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
 from danp_lib.models.convnp import NeuralProcess, Predictive
-from danp_lib.storage.checkpoint import (
-    CheckpointError,
-    load_checkpoint,
-    load_scaling,
-    read_header,
-    save_checkpoint,
-)
+from danp_lib.storage import checkpoint
 
 NUM_HARMONICS = 4
 LEAST_OF_A_CYCLE = 0.75
@@ -189,18 +183,18 @@ class Fitted:
             "season": None if self.season is None else to_dict(self.season),
             "held_out": {name: to_dict(score) for name, score in self.scores.items()},
         }
-        save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
+        checkpoint.save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
 
 
 def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
-    model, scaling = load_checkpoint(path, device=device), load_scaling(path)
-    fields = dict(read_header(path).provenance)
+    model, scaling = checkpoint.load_checkpoint(path, device=device), checkpoint.load_scaling(path)
+    fields = dict(checkpoint.read_header(path).provenance)
     parts = ("season", "layout", "held_out", "scaling", "contexts")
     own = {key: fields.pop(key, None) or {} for key in parts}
     # JSON has sorted the names; the model itself comes first.
     scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
-    with naming(path, CheckpointError):
+    with naming(path, checkpoint.CheckpointError):
         return Fitted(
             model,
             scaling,
