@@ -32,8 +32,7 @@ PRETRAINED = {
     for variant, options in _OPTIONS.items()
     for dataset in PRIORS
     if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
-}
-PRETRAINED["danp-sawtooth-paper"] = "--model danp --dataset sawtooth --recipe paper"
+} | {"danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper"}
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
