@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
+from danp_lib import _config
 from danp_lib._config import PositiveInt, checked
 from danp_lib._files import check_writable
 from danp_lib.fitting.fitted import Fitted, load_fitted
@@ -17,11 +18,9 @@ from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretra
 from danp_lib.training.resume import LOG, STATE
 
 
-def _check_seed(seed: int) -> int:
-    # What a torch.Generator takes. A range of typer's would fill the help with these numbers.
-    if not -(2**63) <= seed < 2**64:
-        raise BadParameter(f"{seed} is not in the range from -2**63 to 2**64 - 1.")
-    return seed
+def _checked_seed(seed: int) -> int:
+    # A range of typer's would fill the help with its numbers.
+    return checked(_config.Seed, seed, "--seed")
 
 
 DATASET_NAMES = "sawtooth, square, square-released or gp"
@@ -29,7 +28,7 @@ CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained mod
 ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 Dataset = Annotated[str | None, Option(help=f"{DATASET_NAMES}.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
-Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_check_seed)]
+Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
 Device = Annotated[str, Option(help="cpu, cuda or cuda:N.")]
 XColumn = Annotated[str | None, Option("--x", help="Name of the column of inputs.")]
 YColumn = Annotated[str | None, Option("--y", help="Name of the column of outputs.")]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typer import Option
 
+from danp_lib._config import check_at_least
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
 from danp_lib.cli.arguments import CHECKPOINT, Group, Seed, XColumn, YColumn, open_fitted
@@ -122,8 +123,7 @@ def _parse_quantiles(text: str) -> list[float]:
 
 def _check_columns(x: str, y: str, group: str | None, levels: list[float], samples: int) -> None:
     """Refuse names of columns that would meet in the result."""
-    if samples < 0:
-        raise ValueError(f"samples must be >= 0, got {samples}.")
+    check_at_least(0, samples=samples)
     if x == y:
         raise ValueError(f"x and y must name different columns, got {x!r} for both.")
     if group in (x, y):

@@ -29,14 +29,9 @@ def cut_windows(
     fills are cut; an evenly spaced series ends one spacing after its last point. To keep data out
     of training, cut the series in two first: windows overlap.
 
-    Args:
-        series: One function, ``(1, points, 1)``; masked entries are left out.
-        width: In units of x.
-        stride: Distance from one start to the next; where left out, a window starts at every point.
-
-    Returns:
-        The windows, ``(windows, points, 1)``, padded to the fullest one; and their starts,
-        ``(windows,)``.
+    The series is one function, ``(1, points, 1)``; what is masked is left out. Windows start a
+    stride apart, in units of x, or at every point. They are ``(windows, points, 1)``, padded to the
+    fullest one, and their starts ``(windows,)``.
     """
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(

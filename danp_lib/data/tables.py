@@ -30,15 +30,11 @@ _LARGEST = torch.finfo(torch.float32).max  # the models compute in float32
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
-    """A table of functions that were observed at the same inputs; what is NaN is masked out.
+    """A table ``(functions, points, 1)``, float64, of functions observed at the same inputs.
 
-    Args:
-        x: Inputs, numbers or dates in increasing order, ``(points,)``; dates become years, and
-            times with a zone are taken in UTC.
-        y: Outputs, ``(points,)`` for one function or ``(functions, points)``; 2 at least are there.
-
-    Returns:
-        ``(functions, points, 1)`` in float64; a masked entry holds 0.
+    Inputs, ``(points,)``, are numbers or dates in increasing order; dates become years, and times
+    with a zone are taken in UTC. Outputs are ``(points,)`` for one function or
+    ``(functions, points)``; what is NaN is masked out and becomes 0.
     """
     inputs, outputs = _inputs(x), np.atleast_2d(outputs_of(y))
     if inputs.ndim != 1 or outputs.shape[1:] != inputs.shape:

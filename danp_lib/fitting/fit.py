@@ -104,11 +104,9 @@ def fit(
     predicts in the units of the data. A :class:`~danp_lib.fitting.records.RecordsWarning` says
     where rows were left out, sorted or averaged.
 
-    Args:
-        data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
-        folder: Where to keep the run; the same call resumes it after an :class:`Interrupted`.
-        progress: Show a progress bar on the standard error.
-        options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
+    The table is a CSV file with a header, or a pandas DataFrame, with a row for each measurement.
+    The options are the fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
+    With a folder to keep the run in, the same call resumes it after an :class:`Interrupted`.
     """
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)

@@ -61,14 +61,9 @@ def save_checkpoint(
 ) -> None:
     """Write a model, and what its contexts in training were like, to one file, whole or not at all.
 
-    Equal arguments give equal bytes. A ``ValueError`` says what cannot be kept.
-
-    Args:
-        path: The file, by custom ``.safetensors``.
-        model: A model of a registered class, on any device, its weights finite and float32.
-        task_generator: What it was trained on; one's own needs a name that is not the library's.
-        scaling: From the units of the data that it was trained on to the model's.
-        provenance: Further fields, to be kept as JSON.
+    The model is of a registered class, on any device, and its weights are finite and float32. A
+    source of tasks of one's own needs a name that is not the library's. The scaling is from the
+    units of the data to the model's. Equal arguments give equal bytes.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):

@@ -58,15 +58,9 @@ def model_script(
 ) -> str:
     """A model as a script for a page; a ``ValueError`` if a page cannot run it.
 
-    Matrices are stored as float16, which moves a mean by 2e-4 in the median; biases and length
-    scales as float32.
-
-    Args:
-        model: A DANP with the full-resolution U-Net.
-        name: The name that pages ask for the model by.
-        task_generator: The prior that it was trained on, if known: for the plot's range, and for
-            the exact posterior beside it.
-        scaling: From the units of the data, in which the page labels its axes, to the model's.
+    Pages ask for it by its name. The prior that it was trained on, if known, gives the plot's range
+    and an exact posterior beside it, and the scaling the units of the axes. Matrices are stored as
+    float16, which moves a mean by 2e-4 in the median; biases and length scales as float32.
     """
     config = _page_config(model, task_generator, scaling)
     weights = {key: pack(value) for key, value in model.state_dict().items()}
