@@ -40,6 +40,11 @@ def as_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
+def with_error(value: float, error: float | None, form: str, *, width: int = 1) -> str:
+    """A number and its 1.96 standard errors, if there are any, the latter of some width."""
+    return format(value, form) + ("" if error is None else f" ± {error:{width}{form}}")
+
+
 def checked_device(name: str) -> torch.device:
     """The device of a name; a ``ValueError`` if there is none such here."""
     count = torch.cuda.device_count()

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
 from danp_lib.cli import arguments
-from danp_lib.cli.arguments import AsJson, Device, Seed
+from danp_lib.cli.arguments import AsJson, Device, Seed, with_error
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation import score
@@ -147,8 +147,7 @@ def tasks(folder: Annotated[Path, Argument(help="A new or empty folder.")]) -> N
 
 def render(result: Evaluation) -> str:
     """An evaluation as lines: the score, and a row for each context size."""
-    error = result.average_likelihood_ci95
-    interval = "" if error is None else f" ± {error:.2f}"
+    likelihood = with_error(result.average_likelihood, result.average_likelihood_ci95, ".2f")
     headings = "context size, tasks, average likelihood, log-likelihood, effective sample size"
     rows = [headings.split(", ")]
     for size in sorted({task.context_size for task in result.tasks}):
@@ -159,7 +158,7 @@ def render(result: Evaluation) -> str:
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(len(group)), *numbers, effective])
     lines = [
-        f"average likelihood   {result.average_likelihood:.2f}{interval}",
+        f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
         f"tasks                {result.num_tasks}",
         f"estimator            {result.estimator}, {result.num_samples} samples a task",
@@ -188,8 +187,14 @@ def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             least = row.get("fewest_samples") or most
             count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
             estimator = (row["estimator"] or "") + (f" (S = {count})" if most > 1 else "")
-            scores = (_interval(row, "paper"), _interval(row, "ours"))
-            numbers = (_number(row, key, form) for key, form in COLUMNS.values())
+            scores = (
+                "" if row[key] is None else with_error(row[key], row.get(error), ".2f", width=5)
+                for key, error in (("paper", "paper_ci95"), ("ours", "ours_ci95"))
+            )
+            numbers = (
+                "" if row.get(key) is None else format(row[key], form)
+                for key, form in COLUMNS.values()
+            )
             table.append((dataset, model, *scores, estimator, *numbers))
     legend = [
         "",
@@ -210,13 +215,3 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> lis
         "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _interval(row: Mapping[str, Any], key: str) -> str:
-    """A score and its 1.96 standard errors."""
-    error = _number(row, f"{key}_ci95", "5.2f")
-    return _number(row, key, ".2f") + (f" ± {error}" if error else "")
-
-
-def _number(row: Mapping[str, Any], key: str, form: str) -> str:
-    return "" if row.get(key) is None else format(row[key], form)

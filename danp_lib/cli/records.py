@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from danp_lib._files import write_atomically
-from danp_lib.cli.arguments import start_run
+from danp_lib.cli.arguments import start_run, with_error
 from danp_lib.fitting.fit import Interrupted, fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
@@ -57,17 +57,13 @@ def run_records(
 
 def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
     """Scores as a Markdown table, the fitted model first."""
-
-    def with_error(value: float, error: float | None) -> str:
-        return f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
-
     lines = [
         "| held out | nats per target | behind by | CRPS | 50 % | 90 % |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for number, (name, score) in enumerate(scores.items()):
-        behind = with_error(score.behind, score.behind_ci95) if number else ""
-        likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95)
+        behind = with_error(score.behind, score.behind_ci95, ".3f") if number else ""
+        likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95, ".3f")
         lines.append(
             f"| {NAMES[name]} | {likelihood} | {behind} | {score.crps:.3g} | "
             f"{100 * score.coverage_50:.0f} % | {100 * score.coverage_90:.0f} % |"

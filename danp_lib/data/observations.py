@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -180,12 +180,6 @@ class Observations(TaskGenerator):
     def functions(self) -> PointSet:
         """The table, on the device on which it was given."""
         return next(iter(self._tables.values()))
-
-    def each_function(self, most: int, *, generator: torch.Generator) -> Iterator[Observations]:
-        """Tasks from one function at a time, in random order, from at most so many."""
-        table = self.functions
-        for row in torch.randperm(table.batch_size, generator=generator)[:most].tolist():
-            yield Observations(table=table[row], order=self.order, domain=self.domain)
 
     def spacing(self) -> float:
         """The median distance of an input from the next one of its function."""

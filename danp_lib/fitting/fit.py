@@ -294,8 +294,9 @@ def _scores(
     """Scores of all on the same tasks, several of every function held out."""
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
     unit, count = data.scaling.y_unit, data.num_targets
-    for one in data.unseen.each_function(MOST_SCORED, generator=generator):
-        task = one.sample_task(
+    functions = data.unseen.functions
+    for row in torch.randperm(functions.batch_size, generator=generator)[:MOST_SCORED].tolist():
+        task = Observations(table=functions[row], order=data.unseen.order).sample_task(
             TASKS_PER_FUNCTION,
             context_size=(0, data.max_context),
             num_targets=count,
