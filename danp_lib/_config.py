@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -35,10 +35,7 @@ _PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", st
 
 
 class Configuration:
-    """Base of frozen dataclasses whose fields are checked at construction, by :func:`checked`.
-
-    What concerns several fields goes into a class's own ``__post_init__``, after this one.
-    """
+    """Base of frozen dataclasses whose fields are checked at construction, by :func:`checked`."""
 
     def __post_init__(self) -> None:
         for name, kind in _fields(type(self))[0].items():  # type: ignore[arg-type]
@@ -47,23 +44,19 @@ class Configuration:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as JSON holds it: nested objects, lists for tuples."""
-    return {field.name: _to_json(getattr(config, field.name)) for field in fields(config)}
 
+    def plain(value: Any) -> Any:
+        if is_dataclass(value):
+            return to_dict(value)
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
 
-def _to_json(value: Any) -> Any:
-    if is_dataclass(value):
-        return to_dict(value)
-    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+    return {field.name: plain(getattr(config, field.name)) for field in fields(config)}
 
 
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
     """The configuration that :func:`to_dict` came from; a key with a default may be left out.
 
-    The messages call the values by ``name``, or by the name of the class.
-
-    Raises:
-        ValueError: If a key is unknown or missing, or a value has the wrong type or is refused by
-            the dataclass; with the path of the key, its value and what would be right.
+    What does not fit is refused with the path of its key, from ``name`` or the class's name on.
     """
     name = name or cls.__name__
     if not isinstance(values, Mapping):
@@ -106,15 +99,12 @@ def _parts(kind: Any) -> tuple[bool, Any, Any, tuple[Any, ...], list[Limit]]:
 
 
 def checked(kind: Any, value: Any, name: str) -> Any:
-    """A value of an annotated type, in Python's own types.
+    """A value of an annotated type, in Python's own types, or a ``ValueError`` that names it.
 
     The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
     ``Annotated`` with a :class:`Limit`, and unions, of which the first that fits is taken. An
-    integer serves for a float and becomes one; true and false serve for no number. NumPy's numbers
-    become Python's, lists become tuples, and objects the dataclass that is asked for.
-
-    Raises:
-        ValueError: If it has another type or is out of range; the message calls it ``name``.
+    integer serves for a float; true and false serve for no number. NumPy's numbers become Python's,
+    lists become tuples, and objects the dataclass that is asked for.
     """
     nullable, base, origin, arguments, limits = _parts(kind)
     if value is None and nullable:
@@ -173,3 +163,9 @@ def check_at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}.")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse what is none of the choices with a ``ValueError`` that names them."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

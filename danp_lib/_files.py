@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,19 +17,32 @@ DATA_VARIABLE = "DANP_DATA"
 def data_folders(name: str, *, packaged: str | None = None) -> tuple[Path, ...]:
     """Where files of a kind may lie, first choice first.
 
-    The folder of that name in the one that :data:`DATA_VARIABLE` names, if it names one; then in
-    the installed package, where its name may be another; then beside the package, in a clone.
+    In the folder that :data:`DATA_VARIABLE` names, if any; in the installed package, where the kind
+    may have another name; and beside the package, in a clone.
     """
     package = Path(str(resources.files("danp_lib")))
     own = [Path(folder, name)] if (folder := os.environ.get(DATA_VARIABLE)) else []
     return *own, package / (packaged or name), package.parent / name
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file beside its place, then move it there in one step; text becomes UTF-8.
+def first_file(folders: Iterable[Path], name: str) -> Path | None:
+    """The file of that name in the first of the folders that has one."""
+    return next((path for folder in folders if (path := folder / name).is_file()), None)
 
-    The folder is made where it is missing. A write that fails leaves what was there before, and no
-    part of a file.
+
+@contextmanager
+def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
+    """Say where it was read in what a ``ValueError`` says, and make it one of a kind."""
+    try:
+        yield
+    except ValueError as error:
+        raise kind(f"{source}: {error}") from error
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file, whole or not at all: beside its place first, then moved there in one step.
+
+    Text becomes UTF-8, and a missing folder is made.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
@@ -44,11 +59,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a place for a file before the work that would fill it.
-
-    Raises:
-        OSError: If the place is a folder, or the file or its folder could not be made there.
-    """
+    """Refuse, with an ``OSError``, a place where a file could not be made."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; a file is to be written there.")
@@ -57,14 +68,6 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
     if not os.access(folder, os.W_OK):
         raise PermissionError(f"{path} cannot be written: no permission in {folder}.")
-
-
-def check_output(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
-    """The same of a result; one of the files that it is of is refused with a ``ValueError``."""
-    check_writable(path)
-    for source in map(Path, sources):
-        if Path(path).exists() and source.exists() and source.samefile(path):
-            raise ValueError(f"out must not be a file that is read, got {path}.")
 
 
 def split_header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -79,10 +82,7 @@ def split_header(data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def with_sorted_header(data: bytes) -> bytes:
-    """A safetensors file with its header in order of keys, so that equal contents are equal bytes.
-
-    The library safetensors writes the metadata in an order that differs from call to call.
-    """
+    """A safetensors file with its header, which safetensors writes in any order, sorted by key."""
     content, start = split_header(data)
     header = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)

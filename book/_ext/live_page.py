@@ -15,11 +15,13 @@ import torch
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.console import bold
+from torch import Tensor
 
 from danp_lib.data.points import PointSet
+from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.web import PAGE_SCRIPT, export_web, page_script, poster
+from danp_lib.storage.web import PAGE_SCRIPT, model_script, page_script
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +38,39 @@ def write_scripts(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
         prior = read_header(pretrained_path(name)).task_generator
-        model = load_pretrained(name)
-        export_web(model, folder / f"{name}.js", task_generator=prior)
+        script = model_script(load_pretrained(name), name, task_generator=prior)
+        (folder / f"{name}.js").write_text(script, encoding="utf-8")
     x, y = torch.tensor(FIRST_POINTS)[None].split(1, dim=-1)
     picture = poster(load_pretrained(FIRST), PointSet(x, y))
     script = page_script({FIRST: picture})
     (folder / PAGE_SCRIPT).write_text(script, encoding="utf-8")
+
+
+def poster(
+    model: DANP, context: PointSet, *, num_samples: int = 12
+) -> dict[str, Any]:
+    """What a page shows before the model is fetched: a few samples at 161 inputs, to two digits.
+
+    The context is one set, the points that the page begins with.
+    """
+    (lower,), (upper,) = model.domain.lower, model.domain.upper
+    xt = torch.linspace(lower, upper, 161)
+    generator = torch.Generator().manual_seed(0)
+    walks = model.predict(
+        context, xt[None, :, None], num_samples=num_samples, generator=generator
+    ).components
+    size = (num_samples, model.config.base.rank, 1)
+    shared = torch.randn(size, generator=generator, dtype=torch.float64)
+    curves = (walks.loc + walks.cov_factor @ shared)[0, ..., 0]
+
+    def digits(values: Tensor) -> Any:
+        return [[round(v, 2) for v in row] for row in values.tolist()]
+
+    return {
+        "points": digits(torch.cat([context.x, context.y], dim=-1)[0]),
+        "xt": [round(x, 4) for x in xt.tolist()],
+        "curves": digits(curves),
+    }
 
 
 def write_before_reading(app: Sphinx) -> None:

@@ -1,4 +1,4 @@
-"""``danp evaluate``, ``danp benchmark`` and ``danp table``: scores, and how they are printed."""
+"""``danp evaluate``, ``danp benchmark``, ``danp table`` and ``danp tasks``: scores, as text too."""
 
 from __future__ import annotations
 
@@ -6,41 +6,59 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
+from typer import Argument, Option
 
+from danp_lib._config import check_choice
 from danp_lib._files import check_writable
-from danp_lib.cli.info import open_fitted
-from danp_lib.cli.train import checked_device
+from danp_lib.cli import arguments
+from danp_lib.cli.arguments import AsJson, Device, Seed, with_error
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
+from danp_lib.evaluation import score
 from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_result
-from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation, TaskRecord, evaluate
+from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
+from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
+
+_MEASURE = "likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP against "
+_MEASURE += "the number of samples); or used (a DANP's likelihood and marginals, from samples of "
+_MEASURE += "its own and its defensive component)."
+_NUM_SAMPLES = "Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 "
+_NUM_SAMPLES += "for small contexts and 5,000 for others."
+_COMPILED = "Compile a DANP's network for 256 samples and more, on a CPU."
 
 
-def evaluate_checkpoint(
-    checkpoint: str,
-    tasks: str,
-    *,
-    estimator: str,
-    num_samples: int,
-    seed: int,
-    device: str = "cpu",
-) -> Evaluation:
-    """Evaluate a checkpoint on tasks, both in the data's units, and so is the score."""
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}.")
-    target = checked_device(device)
-    fitted = open_fitted(checkpoint, device=device)
+def evaluate(
+    checkpoint: Annotated[str, arguments.CHECKPOINT],
+    tasks: Annotated[
+        str, Option(help=f"A task file; or {arguments.DATASET_NAMES}, for the 310 benchmark tasks.")
+    ],
+    estimator: Annotated[str, arguments.ESTIMATOR] = "both",
+    num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the likelihood of a model on a set of tasks.
+
+    The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
+    of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
+    and an AR ConvCNP is always rolled out. Tasks and densities are in the units of the data that
+    the model was trained on, where the checkpoint knows them.
+    """
+    check_choice("estimator", estimator, ESTIMATORS)
+    target = arguments.checked_device(device)
+    fitted = arguments.open_fitted(checkpoint, device=device)
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
         )
     task = benchmark_tasks(tasks) if tasks in DATASETS else load_tasks(tasks)
-    result = evaluate(
+    result = score.evaluate(
         fitted.model,
         _scaled(task, fitted, tasks).to(target),
         estimator=cast(Estimator, estimator),
@@ -50,7 +68,8 @@ def evaluate_checkpoint(
     )
     log_unit = math.log(fitted.scaling.y_unit)
     records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
-    return Evaluation.summarize(records)
+    result = Evaluation.summarize(records)
+    print(arguments.as_text(result.to_dict()) if as_json else render(result))
 
 
 def _scaled(task: Task, units: Fitted, name: str) -> Task:
@@ -65,20 +84,30 @@ def _scaled(task: Task, units: Fitted, name: str) -> Task:
 
 
 def benchmark(
-    name: str,
-    measure: str,
-    out: Path,
-    *,
-    num_samples: str | None,
-    seed: int,
-    device: str,
-    compiled: bool,
-    **options: Any,
-) -> Path:
-    """Run one measure on the benchmark, as ``danp benchmark`` says; the file of the result."""
+    name: Annotated[
+        str, Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
+    ],
+    measure: Annotated[str, Option(help=_MEASURE)] = "likelihood",
+    out: Annotated[Path, Option(help="A folder for the result.")] = Path("results"),
+    estimator: Annotated[str | None, arguments.ESTIMATOR] = None,
+    num_samples: Annotated[str | None, Option(help=_NUM_SAMPLES)] = None,
+    tasks_per_size: Annotated[
+        int | None, Option(help="For samples: tasks of each context size; 1 if left out.")
+    ] = None,
+    max_samples: Annotated[
+        int | None, Option(help="For samples: leave out every number of samples above.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    compiled: Annotated[bool, Option("--compiled", help=_COMPILED)] = False,
+) -> None:
+    """Measure a pretrained model on its benchmark tasks, and write the result to a folder.
+
+    danp table and the book read these results. A run of --measure samples that was stopped goes on
+    where it was when the same command is given again.
+    """
     measures = {kind.measure: content for content, kind in KINDS.items()}
-    if measure not in measures:
-        raise ValueError(f"measure must be one of {', '.join(measures)}, got {measure!r}.")
+    check_choice("measure", measure, measures)
     try:
         count = num_samples if num_samples in (None, AS_IN_PAPER) else int(num_samples)
     except ValueError:
@@ -86,46 +115,56 @@ def benchmark(
             f"num-samples must be a number or {AS_IN_PAPER}, got {num_samples!r}."
         ) from None
     check_writable(out / "result.json")
-    options["num_samples"] = count
+    options = {"estimator": estimator, "num_samples": count}
+    options |= {"tasks_per_size": tasks_per_size, "max_samples": max_samples}
     result = run_benchmark(
         name,
         measures[measure],
         seed=seed,
-        device=checked_device(device),
+        device=arguments.checked_device(device),
         compiled=compiled,
         folder=out,
         progress=True,
         **{key: value for key, value in options.items() if value is not None},
     )
-    return save_result(out, result)
+    print(save_result(out, result))
+
+
+def table(as_json: AsJson = False) -> None:
+    """Print the benchmark's table: the paper's average likelihoods, ours and the ceiling.
+
+    The ceiling is the score of the exact predictives, given the models' smallest variance. On waves
+    no model can beat it by more than luck; on the GP it is a yardstick and no limit.
+    """
+    rows = benchmark_table()
+    print(arguments.as_text(rows) if as_json else render_table(rows))
+
+
+def tasks(folder: Annotated[Path, Argument(help="A new or empty folder.")]) -> None:
+    """Draw the sets of benchmark tasks anew, and write them to a folder, once."""
+    write_benchmarks(folder)
 
 
 def render(result: Evaluation) -> str:
     """An evaluation as lines: the score, and a row for each context size."""
-    error = result.average_likelihood_ci95
-    interval = "" if error is None else f" ± {error:.2f}"
-    by_size: dict[int, list[TaskRecord]] = {}
-    for task in result.tasks:
-        by_size.setdefault(task.context_size, []).append(task)
+    likelihood = with_error(result.average_likelihood, result.average_likelihood_ci95, ".2f")
     headings = "context size, tasks, average likelihood, log-likelihood, effective sample size"
     rows = [headings.split(", ")]
-    for size, group in sorted(by_size.items()):
+    for size in sorted({task.context_size for task in result.tasks}):
+        group = [task for task in result.tasks if task.context_size == size]
         part = Evaluation.summarize(group)
         sizes = [s for task in group if (s := task.effective_sample_size) is not None]
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(len(group)), *numbers, effective])
-    return "\n".join(
-        [
-            f"average likelihood   {result.average_likelihood:.2f}{interval}",
-            f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
-            f"tasks                {result.num_tasks}",
-            f"estimator            {result.estimator}, {result.num_samples} samples a task",
-            f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
-            "",
-            *aligned(rows),
-        ]
-    )
+    lines = [
+        f"average likelihood   {likelihood}",
+        f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
+        f"tasks                {result.num_tasks}",
+        f"estimator            {result.estimator}, {result.num_samples} samples a task",
+        f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
+    ]
+    return "\n".join([*lines, "", *aligned(rows)])
 
 
 COLUMNS = {
@@ -148,8 +187,14 @@ def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             least = row.get("fewest_samples") or most
             count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
             estimator = (row["estimator"] or "") + (f" (S = {count})" if most > 1 else "")
-            scores = (_interval(row, "paper"), _interval(row, "ours"))
-            numbers = (_number(row, key, form) for key, form in COLUMNS.values())
+            scores = (
+                "" if row[key] is None else with_error(row[key], row.get(error), ".2f", width=5)
+                for key, error in (("paper", "paper_ci95"), ("ours", "ours_ci95"))
+            )
+            numbers = (
+                "" if row.get(key) is None else format(row[key], form)
+                for key, form in COLUMNS.values()
+            )
             table.append((dataset, model, *scores, estimator, *numbers))
     legend = [
         "",
@@ -170,14 +215,3 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> lis
         "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _interval(row: Mapping[str, Any], key: str) -> str:
-    """A score and its 1.96 standard errors."""
-    error = _number(row, f"{key}_ci95", "5.2f")
-    return _number(row, key, ".2f") + (f" ± {error}" if error else "")
-
-
-def _number(row: Mapping[str, Any], key: str, form: str) -> str:
-    value = row.get(key)
-    return "" if value is None else format(value, form)

@@ -1,26 +1,52 @@
-"""``danp info``, and how the commands open a checkpoint."""
+"""``danp info`` and ``danp export``: what a model is, and a page that it answers on."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
 
 from danp_lib._config import to_dict
+from danp_lib.cli.arguments import CHECKPOINT, AsJson, Dataset, as_text, open_fitted
 from danp_lib.data.generators import dataset_name
-from danp_lib.fitting.fitted import Fitted, load_fitted
 from danp_lib.models.convnp import count_parameters
+from danp_lib.models.danp import DANP
 from danp_lib.storage.card import card_paths, read_card
-from danp_lib.storage.checkpoint import load_checkpoint, read_header
-from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretrained
-from danp_lib.training.recipes import recipe
+from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.pretrained import find_checkpoint
+from danp_lib.storage.web import export_page
+from danp_lib.training import recipes
 
 
-def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
-    """A checkpoint, by its path or a pretrained model's name, in the units of its data."""
-    fitted = load_fitted(find_checkpoint(checkpoint))
-    load = load_pretrained if checkpoint in PRETRAINED else load_checkpoint
-    return replace(fitted, model=load(checkpoint, device=device))
+def info(
+    checkpoint: Annotated[str | None, CHECKPOINT] = None,
+    model: Annotated[str | None, Option(help="danp, convcnp, convgnp, ar-convcnp.")] = None,
+    dataset: Dataset = None,
+    recipe: Annotated[str | None, Option(help="paper or fast.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the configuration and the number of parameters of a trained model or of a recipe."""
+    if checkpoint is not None:
+        if (model, dataset, recipe) != (None, None, None):
+            raise ValueError("info takes a checkpoint, or --model, --dataset and --recipe.")
+        found = describe_checkpoint(checkpoint)
+    else:
+        if model is None or dataset is None:
+            raise ValueError("info needs a checkpoint, or --model and --dataset.")
+        chosen = recipes.recipe(recipe or "fast", model=model, dataset=dataset)
+        found = {
+            "model": model,
+            "parameters": count_parameters(chosen.build_model()),
+            "config": to_dict(chosen.model_config),
+            "dataset": dataset,
+            "generator": to_dict(chosen.task_generator),
+            "recipe": chosen.name,
+            "training": to_dict(chosen.training),
+        }
+    print(as_text(found) if as_json else render(found))
 
 
 def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
@@ -44,20 +70,6 @@ def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
     return found
 
 
-def describe_recipe(name: str, *, model: str, dataset: str) -> dict[str, Any]:
-    """The configuration of a recipe's model, its prior and its training."""
-    chosen = recipe(name, model=model, dataset=dataset)
-    return {
-        "model": model,
-        "parameters": count_parameters(chosen.build_model()),
-        "config": to_dict(chosen.model_config),
-        "dataset": dataset,
-        "generator": to_dict(chosen.task_generator),
-        "recipe": name,
-        "training": to_dict(chosen.training),
-    }
-
-
 def render(values: Mapping[str, Any], indent: str = "") -> str:
     """Nested values as indented lines."""
     lines = []
@@ -68,3 +80,26 @@ def render(values: Mapping[str, Any], indent: str = "") -> str:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
             lines.append(f"{indent}{key:{max(2, 24 - len(indent))}} {shown}")
     return "\n".join(lines)
+
+
+def export(
+    web: Annotated[str, Option(help="A DANP's checkpoint or name, for a web page.")],
+    out: Annotated[Path, Option(help="The folder to write the page's files to.")],
+) -> None:
+    """Write a model as a page that answers in a browser, without a server or a network.
+
+    The folder gets the model's weights and configuration as one script, the engine as another, and
+    an index.html that shows how a page of one's own has them. To put the engine together takes the
+    package wasmtime.
+    """
+    path, opened = find_checkpoint(web), open_fitted(web)
+    if opened.season is not None:
+        raise ValueError(
+            "a page has no season to put back: --web must be a model trained without --period, got "
+            f"{web}, of period {opened.season.period:g}."
+        )
+    if not isinstance(opened.model, DANP):
+        raise ValueError(f"--web must be a danp, got {web}, a {opened.model.name}.")
+    prior, scaling = read_header(path).task_generator, opened.scaling
+    for made in export_page(opened.model, path.stem, out, task_generator=prior, scaling=scaling):
+        print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)

@@ -6,23 +6,19 @@ import math
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typer import Option
 
-from danp_lib._files import check_output, write_atomically
+from danp_lib._config import check_at_least
+from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
-from danp_lib.cli.info import open_fitted
+from danp_lib.cli.arguments import CHECKPOINT, Group, Seed, XColumn, YColumn, open_fitted
+from danp_lib.data import tables
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import (
-    import_pandas,
-    read_columns,
-    read_inputs,
-    read_numbers,
-    refuse,
-)
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
@@ -31,24 +27,39 @@ from danp_lib.storage.pretrained import find_checkpoint
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
 
+_CONTEXT = "CSV with the columns x and y; may have no rows, and gaps in y."
+_NUM_SAMPLES = "Samples of the auxiliary data that a DANP averages over."
+_QUANTILES = "Levels of the quantiles, separated by commas; may be empty."
+
 
 def predict(
-    checkpoint: str,
-    context: Path,
-    at: Path,
-    out: Path,
-    *,
-    x: str | None,
-    y: str | None,
-    group: str | None,
-    num_samples: int,
-    quantiles: str,
-    samples: int,
-    seed: int,
+    checkpoint: Annotated[str, CHECKPOINT],
+    context: Annotated[Path, Option(help=_CONTEXT)],
+    at: Annotated[Path, Option(help="CSV with the column x.")],
+    out: Annotated[Path, Option(help="CSV to write; what is there is replaced.")],
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
+    num_samples: Annotated[int, Option(help=_NUM_SAMPLES)] = 256,
+    quantiles: Annotated[str, Option(help=_QUANTILES)] = "0.05,0.5,0.95",
+    samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
+    seed: Seed = 0,
 ) -> None:
-    """Predict at the inputs of a CSV file from the points of another, as ``danp predict`` says."""
-    pandas, levels = import_pandas(), _parse_quantiles(quantiles)
-    check_output(out, find_checkpoint(checkpoint), context, at)
+    """Predict at some inputs from a context, both in CSV files with a header.
+
+    A model trained on your own records knows its columns; they are x and y else. Where --context
+    has a column of groups, each is predicted by itself, and --at may have that column too. The
+    result has the columns of groups, if any, and of inputs, then mean, sd (standard deviation),
+    q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of --at. All
+    are in the units of the data that the model was trained on, where the checkpoint knows them.
+    Rows of the context without an output are left out; that, and a context unlike those of the
+    training, is said on the standard error.
+    """
+    pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
+    check_writable(out)
+    for source in (find_checkpoint(checkpoint), context, at):
+        if out.exists() and source.exists() and source.samefile(out):
+            raise ValueError(f"out must not be a file that is read, got {out}.")
     fitted = open_fitted(checkpoint)
     layout = fitted.layout
     needed = [] if group is None else [group]
@@ -68,9 +79,11 @@ def predict(
         _say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
     streams = torch.Generator().manual_seed(seed)
-    tables = []
+    parts = []
     for name in names:
-        known, wanted = _of(given, name), _of(asked, name)
+        known, wanted = (
+            rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
+        )
         predicted = _predict_one(
             fitted,
             known,
@@ -84,8 +97,8 @@ def predict(
         )
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["text" if layout.dates else "x"]
-        tables.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
-    result = pandas.concat(tables)
+        parts.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
+    result = pandas.concat(parts)
     if "group" in asked:
         result = result.loc[asked.index]
     write_atomically(out, result.to_csv(index=False, lineterminator="\n"))
@@ -97,9 +110,8 @@ def _say(where: Path | str, message: str) -> None:
 
 def _parse_quantiles(text: str) -> list[float]:
     """The levels in a text such as ``0.05,0.5,0.95``; none in an empty one."""
-    parts = text.split(",") if text.strip() else []
     try:
-        levels = [float(part) for part in parts]
+        levels = [float(part) for part in text.split(",")] if text.strip() else []
     except ValueError:
         levels = [math.nan]
     if not all(0.0 < level < 1.0 for level in levels) or len(set(levels)) < len(levels):
@@ -111,14 +123,13 @@ def _parse_quantiles(text: str) -> list[float]:
 
 def _check_columns(x: str, y: str, group: str | None, levels: list[float], samples: int) -> None:
     """Refuse names of columns that would meet in the result."""
-    if samples < 0:
-        raise ValueError(f"samples must be >= 0, got {samples}.")
+    check_at_least(0, samples=samples)
     if x == y:
         raise ValueError(f"x and y must name different columns, got {x!r} for both.")
     if group in (x, y):
         raise ValueError(f"group must name another column than x and y, got {group!r}.")
-    drawn = [f"sample_{i + 1}" for i in range(samples)]
-    made = ("mean", "sd", *(f"q{level!r}" for level in levels), *drawn)
+    made = {"mean", "sd", *(f"q{level!r}" for level in levels)}
+    made |= {f"sample_{i + 1}" for i in range(samples)}
     for name, column in (("x", x), ("group", group)):
         if column in made:
             raise ValueError(
@@ -131,22 +142,19 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
 
     The columns are that of x and perhaps that of y. Inputs must be dates if the model's were.
     """
-    table = read_columns(path, columns, optional=group)
+    table = tables.read_columns(path, columns, optional=group)
     text = table[columns[0]]
-    inputs, found = read_inputs(text) if dates and len(text) else (read_numbers(text), dates)
-    refuse(text, np.full(len(text), found != dates), "be a date such as 1958-03-29")
+    inputs, found = (
+        tables.read_inputs(text) if dates and len(text) else (tables.read_numbers(text), dates)
+    )
+    tables.refuse(text, np.full(len(text), found != dates), "be a date such as 1958-03-29")
     rows = text.to_frame("text").assign(x=inputs)
     if len(columns) > 1:
-        rows["y"] = read_numbers(table[columns[1]], missing=True)
+        rows["y"] = tables.read_numbers(table[columns[1]], missing=True)
     if group in table:
-        refuse(table[group], table[group] == "", "name a function in every row")
+        tables.refuse(table[group], table[group] == "", "name a function in every row")
         rows["group"] = table[group]
     return rows
-
-
-def _of(rows: Any, name: str | None) -> Any:
-    """The rows of one function, all of them where the file does not tell functions apart."""
-    return rows[rows["group"] == name] if "group" in rows else rows
 
 
 def _predict_one(
@@ -162,11 +170,10 @@ def _predict_one(
     where: str,
 ) -> dict[str, list[float]]:
     """The columns of the result for one function; ``x`` is the name of its inputs."""
-    known = PointSet(_points(given["x"]), _points(given["y"]))
-    inputs = _points(asked["x"])
+    known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
     start = fitted.start(known, inputs)
     for rows, places in ((given, known.x), (asked, inputs)):
-        refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
+        tables.refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
     scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
     if repeated := known.num_points - len(known.x.unique()):
         _say(where, f"points at the input of another: {repeated}.")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from danp_lib._files import write_atomically
-from danp_lib.cli.train import start_run
+from danp_lib.cli.arguments import start_run, with_error
 from danp_lib.fitting.fit import Interrupted, fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.models.convnp import count_parameters
-from danp_lib.storage.card import card_paths
+from danp_lib.storage.card import card_paths, page_head
 
 NAMES = {"danp": "DANP", "convgnp": "ConvGNP", "convcnp": "ConvCNP", "gp": "Gaussian process"}
 
@@ -29,10 +29,10 @@ def run_records(
     threads: int | None,
     **options: Any,
 ) -> bool:
-    """Train on the records of a CSV file, as ``danp train`` says, and print the scores.
+    """Train on the records of a CSV file, print the scores, and say whether the run is done.
 
-    The options are those of :func:`~danp_lib.fitting.fit.fit`. Returns whether the run is done: one
-    that was interrupted writes no checkpoint, and the same call goes on.
+    The options are those of :func:`~danp_lib.fitting.fit.fit`. A run that was interrupted writes no
+    checkpoint.
     """
     if levels is not None and model != "danp":
         raise ValueError(f"levels is for a danp: a {model} has no levels.")
@@ -62,8 +62,8 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for number, (name, score) in enumerate(scores.items()):
-        behind = _with_error(score.behind, score.behind_ci95) if number else ""
-        likelihood = _with_error(score.log_likelihood, score.log_likelihood_ci95)
+        behind = with_error(score.behind, score.behind_ci95, ".3f") if number else ""
+        likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95, ".3f")
         lines.append(
             f"| {NAMES[name]} | {likelihood} | {behind} | {score.crps:.3g} | "
             f"{100 * score.coverage_50:.0f} % | {100 * score.coverage_90:.0f} % |"
@@ -71,31 +71,25 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
     return "\n".join(lines)
 
 
-def _with_error(value: float, error: float | None) -> str:
-    return f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
-
-
 def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
     """What a model of one's own records is, as a Markdown page."""
-    layout, run = fitted.layout, fitted.provenance["training"]
-    functions = fitted.provenance["functions"]
-    most = run["batch"]["context_size"][1]
+    layout, said = fitted.layout, fitted.provenance
+    run, functions = said["training"], said["functions"]
     columns = [layout.x, layout.y, *([] if layout.group is None else [layout.group])]
     rows = {
         "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
         "Records": f"{data.name}, columns {', '.join(columns)}",
         "Functions": f"{functions['trained_on']} to train on, {functions['held_out']} held out by "
         f"{functions['by']}",
-        "Contexts": f"at most {most} points, with the noise of the records",
-        "Targets": f"{run['batch']['num_targets']}, {fitted.provenance['fit']['tasks']}",
+        "Contexts": f"at most {run['batch']['context_size'][1]} points, with the noise of the "
+        "records",
+        "Targets": f"{run['batch']['num_targets']}, {said['fit']['tasks']}",
         "Season": "none" if fitted.season is None else f"period {fitted.season.period:g}",
         "Training": f"{run['num_steps']:,} steps, seed {run['seed']}",
-        "Versions": f"danp_lib {fitted.provenance['danp_lib']}, "
-        f"PyTorch {fitted.provenance['torch']}",
+        "Versions": f"danp_lib {said['danp_lib']}, PyTorch {said['torch']}",
     }
-    lines = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
     return (
-        f"# {name}\n\n| | |\n|---|---|\n{lines}\n\n## On functions held out\n\n{table}\n\n"
+        f"{page_head(name, rows)}\n## On functions held out\n\n{table}\n\n"
         "Log-density and CRPS are in the units of the data; ± is 1.96 standard errors over the "
         "functions. *Behind by* is the difference on the same functions. The percentages say how "
         "many targets lie in the central interval of that probability.\n"

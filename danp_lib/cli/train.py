@@ -1,4 +1,4 @@
-"""``danp train``: a recipe, run to a checkpoint with its card."""
+"""``danp train``: a recipe, or records of one's own, run to a checkpoint with its card."""
 
 from __future__ import annotations
 
@@ -7,139 +7,161 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from typing import Annotated, Any
 
-import torch
+from typer import Context, Exit, Option
 
-from danp_lib._config import PositiveFloat, PositiveInt, checked, to_dict
-from danp_lib._files import check_writable
+from danp_lib._config import PositiveFloat, checked, to_dict
+from danp_lib.cli import arguments
+from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn
+from danp_lib.cli.records import run_records
 from danp_lib.inference.compiling import can_compile
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
-from danp_lib.models.convnp import NeuralProcess, count_parameters
-from danp_lib.storage.card import Card, card_paths, make_card, write_card
+from danp_lib.models.convnp import count_parameters
+from danp_lib.storage.card import make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware, versions
-from danp_lib.training import recipes
-from danp_lib.training.loop import train
+from danp_lib.training import loop, recipes
 from danp_lib.training.recipes import Recipe
-from danp_lib.training.resume import LOG, STATE, Record
 
 COMPILING_PAYS_FROM = 5000
 """Steps from which compiling for a CPU, about a minute, is won back."""
 
+_OF_RECIPES = {"dataset", "recipe", "max_minutes", "device", "compile_model", "snapshots"}
+_OF_RECORDS = {
+    *("data", "x", "y", "group", "own_start", "width", "period", "tasks", "max_context"),
+    *("num_targets", "held_out", "hold_out_by"),
+}
+_OUT = "A folder for the run and its checkpoint; or the checkpoint itself, such as "
+_OUT += "a/m.safetensors, with the run in a/m.run."
+_COMPILE = Option("--compile/--no-compile", help="By default in long runs on a CPU.")
+_SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
+_OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
+_WIDTH = Option(help="Cut series into windows this wide, in units of x.")
+_TASKS = Option(help="random, or forecast: targets after the context.")
+_HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")
 
-def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
-    """The checkpoint's file and the folder of its run; sets the threads of the CPU, if told.
 
-    ``out`` is a file that ends in ``.safetensors``, such as ``a/m.safetensors``, whose run is kept
-    beside it in ``a/m.run``; or a folder, which holds both, the checkpoint by its name. What that
-    run has not made itself is refused where it would be replaced.
+def train(
+    ctx: Context,
+    out: Annotated[Path, Option(help=_OUT)],
+    model: Annotated[str, Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
+    dataset: Dataset = None,
+    recipe: Annotated[str, Option(help="paper (as published) or fast (better).")] = "fast",
+    steps: Annotated[int | None, Option(help="Updates; the recipe's if left out.")] = None,
+    seed: Seed = 0,
+    levels: Annotated[
+        int | None, Option(help="F of a DANP; the paper's Table 2 or 2 if left out.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, Option(help="Stop after this time, with a checkpoint.")
+    ] = None,
+    threads: Annotated[int | None, Option(help="Threads of the CPU.")] = None,
+    device: Device = "cpu",
+    compile_model: Annotated[bool | None, _COMPILE] = None,
+    snapshots: Annotated[bool, _SNAPSHOTS] = False,
+    data: Annotated[
+        Path | None, Option(help="A CSV file of your own, a row a measurement.")
+    ] = None,
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
+    own_start: Annotated[bool, _OWN_START] = False,
+    width: Annotated[float | None, _WIDTH] = None,
+    period: Annotated[
+        float | None, Option(help="Take out a cycle this long, and put it back.")
+    ] = None,
+    tasks: Annotated[str, _TASKS] = "random",
+    max_context: Annotated[int | None, Option(help="Most points of a context.")] = None,
+    num_targets: Annotated[int | None, Option(help="Targets of a task.")] = None,
+    held_out: Annotated[float, Option(help="Fraction of the data to hold out.")] = 0.2,
+    hold_out_by: Annotated[str | None, _HOLD_OUT_BY] = None,
+) -> None:
+    """Train a model by a recipe, or on your own data, and write its checkpoint and card.
+
+    A run that was stopped goes on where it was when the same command is given again: after Ctrl-C,
+    after a termination signal, or once --max-minutes are over. A run of the recipe paper,
+    whose learning rate is constant, is lengthened by more --steps; the rate of fast falls to zero
+    at the last step, so that its length is fixed.
+
+    With --data, some functions are held out, and the model's score on them is printed beside those
+    of a ConvGNP and of a Gaussian process.
     """
-    checked(PositiveInt | None, threads, "threads")
-    if out.suffix == ".safetensors":
-        path, folder = out, out.with_suffix(".run")
-    elif out.is_file():
-        raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
-    else:
-        path, folder = out / f"{name}.safetensors", out
-    made = (path, *card_paths(path))
-    for file in (*made, folder / LOG):
-        check_writable(file)
-    taken = [file for file in made if file.exists()]
-    if taken and not (folder / STATE).exists():
-        raise ValueError(
-            f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
-            "made; move it, or choose another name."
-        )
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return path, folder
+    if (data is None) == (dataset is None):
+        raise ValueError("train needs --dataset, or --data and its columns, and not both.")
+    run: Any = run_recipe if data is None else run_records
+    kind, foreign = ("dataset", _OF_RECORDS) if data is None else ("data", _OF_RECIPES)
+    for option in ctx.command.params:
+        if option.name in foreign and ctx.params.pop(option.name) != option.get_default(ctx):
+            raise ValueError(f"{option.opts[0]} does not go with --{kind}.")
+    if not run(**ctx.params):
+        print("danp: stopped; the same command goes on from here.", file=sys.stderr)
+        raise Exit(130)
 
 
 def run_recipe(
     *,
-    model: str,
-    dataset: str,
+    out: Path,
     recipe: str,
     steps: int | None,
     levels: int | None,
-    seed: int,
-    out: Path,
     max_minutes: float | None,
     threads: int | None,
     device: str,
     compile_model: bool | None,
     snapshots: bool,
+    **named: Any,
 ) -> bool:
-    """Train by a recipe, or go on, and write the checkpoint and its card, as ``danp train`` says.
+    """Train by a recipe, for the named model, dataset and seed; whether the run is done.
 
-    Returns whether the run is done: one that was interrupted writes no checkpoint, and the same
-    call goes on.
+    One that was interrupted writes no checkpoint and no card.
     """
-    chosen = recipes.recipe(
-        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
-    )
+    chosen = recipes.recipe(recipe, num_steps=steps, num_levels=levels, **named)
     checked(PositiveFloat | None, max_minutes, "max-minutes")
-    path, folder = start_run(out, chosen.checkpoint_name, threads)
-    target = checked_device(device)
-    network = chosen.build_model().to(target)
-    num_steps = chosen.training.num_steps
+    path, folder = arguments.start_run(out, chosen.checkpoint_name, threads)
+    target = arguments.checked_device(device)
+    model, prior, run = chosen.build_model().to(target), chosen.task_generator, chosen.training
     if compile_model is None:
-        compile_model = num_steps >= COMPILING_PAYS_FROM and can_compile(target)
+        compile_model = run.num_steps >= COMPILING_PAYS_FROM and can_compile(target)
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()
-    history = train(
-        network,
-        chosen.task_generator,
-        chosen.training,
+    history = loop.train(
+        model,
+        prior,
+        run,
         folder=folder,
         max_minutes=max_minutes,
         compile_model=compile_model,
         snapshots=snapshots,
     )
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
-    if history[-1]["step"] < num_steps and not out_of_time:
+    if history[-1]["step"] < run.num_steps and not out_of_time:
         return False
-    command = _command_line(chosen, path, max_minutes=max_minutes, threads=threads, device=device)
-    card = _save(chosen, network, path, history, command, made_at)
-    print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
-    return True
-
-
-def _save(
-    recipe: Recipe,
-    model: NeuralProcess,
-    path: Path,
-    history: list[Record],
-    command: str,
-    made_at: str | None,
-) -> Card:
-    """Write the checkpoint and its card."""
     model.training_contexts = TrainingContexts.measure(
-        model,
-        recipe.task_generator,
-        recipe.training.batch.context_size,
-        per_range=min(CONTEXTS_PER_RANGE, recipe.training.num_steps),
+        model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
+    command = _command_line(chosen, path, max_minutes=max_minutes, threads=threads, device=device)
     provenance = {
-        "recipe": recipe.name,
-        "training": to_dict(recipe.training),
+        "recipe": chosen.name,
+        "training": to_dict(run),
         "steps": history[-1]["step"],
         "command": command,
         **versions(),
     }
-    save_checkpoint(path, model, task_generator=recipe.task_generator, provenance=provenance)
-    validations = [tuple(r["validation"]) for r in history if "validation" in r]
+    save_checkpoint(path, model, task_generator=prior, provenance=provenance)
+    validations = [tuple(record["validation"]) for record in history if "validation" in record]
     card = make_card(
         path,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
-        hardware=hardware(next(model.parameters()).device),
+        hardware=hardware(target),
         validation=validations[-1] if validations else None,
         commit=made_at,
     )
     write_card(path, card)
-    return card
+    print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
+    return True
 
 
 def _command_line(
@@ -160,12 +182,3 @@ def _command_line(
     }
     given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
     return shlex.join(["danp", "train", *itertools.chain(*given)])
-
-
-def checked_device(name: str) -> torch.device:
-    """The device of a name; a ``ValueError`` if there is none such here."""
-    count = torch.cuda.device_count()
-    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
-    if name not in known:
-        raise ValueError(f"device must be one of {', '.join(known)} here, got {name!r}.")
-    return torch.device(name)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,17 +29,9 @@ def cut_windows(
     fills are cut; an evenly spaced series ends one spacing after its last point. To keep data out
     of training, cut the series in two first: windows overlap.
 
-    Args:
-        series: One function, ``(1, points, 1)``; masked entries are left out.
-        width: In units of x.
-        stride: Distance from one start to the next; where left out, a window starts at every point.
-
-    Returns:
-        The windows, ``(windows, points, 1)``, padded to the fullest one; and the x at which each
-        starts, ``(windows,)``.
-
-    Raises:
-        ValueError: If there is more than one series, a size is not positive, or no window fits.
+    The series is one function, ``(1, points, 1)``; what is masked is left out. Windows start a
+    stride apart, in units of x, or at every point. They are ``(windows, points, 1)``, padded to the
+    fullest one, and their starts ``(windows,)``.
     """
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
@@ -64,27 +56,20 @@ def cut_windows(
             "width must be at most that of the series and one spacing, "
             f"{float(end - x[0])}, got {width}."
         )
-    if stride is None:
-        starts = x[x <= latest]
-    else:
+    starts = x[x <= latest]
+    if stride is not None:
         count = math.floor(float(latest - x[0]) / stride) + 1
         starts = x[0] + stride * torch.arange(count, dtype=x.dtype)
     first = torch.searchsorted(x, starts - slack)
     sizes = torch.searchsorted(x, starts + width - slack) - first
     places = torch.arange(int(sizes.max()))
-    mask = places < sizes.unsqueeze(1)
     index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
-    relative = x[index] - starts.unsqueeze(1)
-    windows = PointSet(relative.unsqueeze(-1), y[index].unsqueeze(-1), mask)
-    return windows.blanked(), starts
+    parts = (x[index] - starts.unsqueeze(1)).unsqueeze(-1), y[index].unsqueeze(-1)
+    return PointSet(*parts, places < sizes.unsqueeze(1)).blanked(), starts
 
 
 def stack(tables: Sequence[PointSet]) -> PointSet:
-    """One table ``(all functions, most points, dim)`` of those of several, padded with zeros.
-
-    Raises:
-        ValueError: If there is no table, one is no PointSet, or dtypes or dimensions differ.
-    """
+    """One table ``(all functions, most points, dim)`` of those of several, padded with zeros."""
     if not all(isinstance(table, PointSet) for table in tables):
         found = ", ".join(type(table).__name__ for table in tables)
         raise ValueError(f"tables must be PointSets, got {found}.")
@@ -102,6 +87,17 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
     return PointSet(*(torch.cat([pad(part) for part in parts]) for parts in kinds_of_parts))
 
 
+def draw_points(functions: PointSet, count: int, *, generator: torch.Generator) -> PointSet:
+    """At most so many different points of each function, in random order, the real ones first."""
+    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
+    return _take(functions, keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count])
+
+
+def _take(points: PointSet, index: Tensor) -> PointSet:
+    rows = torch.arange(len(index), device=index.device).unsqueeze(1)
+    return PointSet(*(part[rows, index] for part in points.parts))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observations(TaskGenerator):
     """Tasks from a table of observed functions, in the model's units.
@@ -113,7 +109,6 @@ class Observations(TaskGenerator):
     Attributes:
         order: ``"random"``: targets lie anywhere among the context. ``"forecast"``: all of them
             come after it, at larger inputs.
-        table: The functions. It is not a field of the configuration, but its digest is.
         digest: SHA-256 of the points, so that a run does not go on with other data.
     """
 
@@ -131,7 +126,8 @@ class Observations(TaskGenerator):
         super().__post_init__()
         table.check("table")
         self.box.check("table.x", table.x, table.mask)
-        if table.batch_size == 0 or int(table.sizes.min()) < 1:
+        fewest = int(table.sizes.min()) if table.batch_size else 0
+        if fewest < 1:
             raise ValueError(
                 "every function of the table must have a point, got one without; keep the others, "
                 "as in table[table.sizes > 0]."
@@ -140,7 +136,7 @@ class Observations(TaskGenerator):
         digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
         object.__setattr__(self, "digest", digest.hexdigest())
         object.__setattr__(self, "_tables", {table.x.device: table})
-        object.__setattr__(self, "_fewest", int(table.sizes.min()))
+        object.__setattr__(self, "_fewest", fewest)
 
     def sample_task(
         self,
@@ -154,8 +150,7 @@ class Observations(TaskGenerator):
     ) -> Task:
         """Draw tasks; see the base class. A set after the first may share points with the others.
 
-        Raises:
-            ValueError: If a size is out of range, or a function has too few points.
+        A size that is out of range, or more points than a function has, is a ``ValueError``.
         """
         low, high = check_sizes(batch_size, context_size, num_targets)
         if high + num_targets > self._fewest:
@@ -168,14 +163,14 @@ class Observations(TaskGenerator):
         if device not in self._tables:  # copied there once
             self._tables[device] = self.functions.to(device)
         table = self._tables[device]
-        rows = torch.randint(table.batch_size, (batch_size,), device=device, generator=generator)
-        functions = table[rows]
-        sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
-        drawn = _draw(functions, high + num_targets, generator)
+        where: Any = {"device": device, "generator": generator}
+        functions = table[torch.randint(table.batch_size, (batch_size,), **where)]
+        sizes = torch.randint(low, high + 1, (batch_size, 1), **where)
+        drawn = draw_points(functions, high + num_targets, generator=generator)
         if self.order == "forecast":
             drawn = _context_first(drawn, sizes, high)
         for _ in range(num_sets - 1):
-            drawn = drawn.concat(_draw(functions, num_targets, generator))
+            drawn = drawn.concat(draw_points(functions, num_targets, generator=generator))
         x, y = drawn.x.to(dtype), self.observe(drawn.y, generator=generator).to(dtype)
         mask = torch.arange(high, device=device) < sizes
         context = PointSet(x[:, :high], y[:, :high], mask)
@@ -185,12 +180,6 @@ class Observations(TaskGenerator):
     def functions(self) -> PointSet:
         """The table, on the device on which it was given."""
         return next(iter(self._tables.values()))
-
-    def each_function(self, most: int, *, generator: torch.Generator) -> Iterator[Observations]:
-        """Tasks from one function at a time, in random order, from at most so many."""
-        table = self.functions
-        for row in torch.randperm(table.batch_size, generator=generator)[:most].tolist():
-            yield Observations(table=table[row], order=self.order, domain=self.domain)
 
     def spacing(self) -> float:
         """The median distance of an input from the next one of its function."""
@@ -207,24 +196,14 @@ class Observations(TaskGenerator):
         return float(apart.median())
 
 
-def _draw(functions: PointSet, count: int, generator: torch.Generator) -> PointSet:
-    """Different real points of each function, in random order."""
-    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
-    order = keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count]
-    rows = torch.arange(len(order), device=order.device).unsqueeze(1)
-    return PointSet(functions.x[rows, order], functions.y[rows, order])
-
-
 def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     """The first points of each function in order of x: ``sizes`` of a context, then targets.
 
     Of the ``high`` places of the context, those beyond its size hold points that are not used.
     """
     places = torch.arange(points.num_points, device=sizes.device)
-    taken = places < sizes + points.num_points - high
-    order = points.x[..., 0].masked_fill(~taken, math.inf).argsort(dim=1)
+    end = sizes + points.num_points - high
+    order = points.x[..., 0].masked_fill(places >= end, math.inf).argsort(dim=1)
     # In order of the inputs: context, targets, unused; the unused go between the two.
-    shift = torch.where(places < high, places, places - high + sizes)
-    unused = (places >= sizes) & (places < high)
-    index = order.gather(1, torch.where(unused, points.num_points - 1, shift)).unsqueeze(-1)
-    return PointSet(points.x.gather(1, index), points.y.gather(1, index))
+    part = torch.where(places < sizes, 0, torch.where(places < end, 2, 1))
+    return _take(points, order.gather(1, part.argsort(dim=1, stable=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration, PositiveFloat
+from danp_lib._files import naming
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -19,10 +21,9 @@ Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixtu
 
 @dataclass(frozen=True)
 class Scaling(Configuration):
-    """An affine map from the data's units to a model's, and back.
+    """An affine map from the data's units to a model's, and back; checkpoints keep it.
 
-    A model's x lies in its domain, and its y should be near zero with a spread near one. The map is
-    kept in the model's checkpoint; :func:`~danp_lib.storage.checkpoint.load_scaling` gives it back.
+    A model's x lies in its domain, and its y should be near zero with a spread near one.
 
     Attributes:
         x_offset: The data's x that becomes 0; with several input dimensions, one number for each.
@@ -42,14 +43,8 @@ class Scaling(Configuration):
     ) -> Scaling:
         """The map that takes a range of x onto a domain, and y to zero mean and unit variance.
 
-        Args:
-            table: The functions to train on, and no others.
-            x_range: From the least to the greatest x of the table where left out.
-            domain: The model's domain.
-
-        Raises:
-            ValueError: If the table holds no point, all its y are equal, a range is empty, or the
-                input dimensions differ.
+        The table holds the functions to train on, and no others. Where the range is left out, it is
+        that of their x.
         """
         table.check("table")
         x, y = table.x[table.mask].double(), table.y[table.mask].double()
@@ -57,10 +52,8 @@ class Scaling(Configuration):
             raise ValueError("table must hold at least one point, got none.")
         if x_range is None:
             x_range = tuple(zip(x.amin(dim=0).tolist(), x.amax(dim=0).tolist(), strict=True))
-        try:
+        with naming("x_range or domain"):
             data, model = Domain.of(x_range), Domain.of(domain)
-        except ValueError as error:
-            raise ValueError(f"x_range or domain: {error}") from error
         if not data.dim_x == model.dim_x == x.shape[-1]:
             raise ValueError(
                 f"x_range and domain must have the input dimension of table, {x.shape[-1]}, got "
@@ -72,19 +65,13 @@ class Scaling(Configuration):
         unit = [ours / theirs for ours, theirs in zip(data.width, model.width, strict=True)]
         ends = zip(data.lower, unit, model.lower, strict=True)
         offset = [ours - scale * theirs for ours, scale, theirs in ends]
-        return cls(_plain(offset), _plain(unit), float(y.mean()), float(y.std(correction=0)))
+        x_offset, x_unit = (v[0] if len(v) == 1 else tuple(v) for v in (offset, unit))
+        return cls(x_offset, x_unit, float(y.mean()), float(y.std(correction=0)))
 
     def inputs(self, x: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """The model's x of the data's x, ``(..., dim_x)``."""
-        return ((x.double() - _like(self.x_offset, x)) / _like(self.x_unit, x)).to(dtype)
-
-    def data_domain(self, domain: Domain) -> Domain:
-        """A domain in the data's units, of the same one in the model's."""
-        ends = self._data_inputs(torch.tensor([domain.lower, domain.upper], dtype=torch.float64))
-        return Domain(*map(tuple, ends.tolist()))
-
-    def _data_inputs(self, x: Tensor) -> Tensor:
-        return _like(self.x_offset, x) + _like(self.x_unit, x) * x.double()
+        offset, unit = self._x_map(x)
+        return ((x.double() - offset) / unit).to(dtype)
 
     def apply(self, points: PointSet, *, dtype: torch.dtype = torch.float32) -> PointSet:
         """Sets in the model's units, of the same sets in the data's."""
@@ -93,7 +80,14 @@ class Scaling(Configuration):
 
     def invert(self, points: PointSet) -> PointSet:
         """Sets in the data's units, float64, of the same sets in the model's."""
-        return PointSet(self._data_inputs(points.x), self.outputs(points.y), points.mask)
+        offset, unit = self._x_map(points.x)
+        return PointSet(offset + unit * points.x.double(), self.outputs(points.y), points.mask)
+
+    def data_domain(self, domain: Domain) -> Domain:
+        """A domain in the data's units, of the same one in the model's."""
+        ends = torch.tensor([domain.lower, domain.upper], dtype=torch.float64)
+        offset, unit = self._x_map(ends)
+        return Domain(*map(tuple, (offset + unit * ends).tolist()))
 
     def outputs(self, y: Tensor) -> Tensor:
         """The data's y, float64, of the model's."""
@@ -102,10 +96,13 @@ class Scaling(Configuration):
     def predictive(self, predictive: Predictive) -> Predictive:
         r"""A predictive of the data's y, of the same one of the model's.
 
-        Means and standard deviations are in the data's units, and so are densities: the log-density
-        of N outputs changes by :math:`-N \log u`, with u for ``y_unit``.
+        The log-density of N outputs changes by :math:`-N \log u`, with u for ``y_unit``.
         """
         return affine(predictive, self.y_offset, self.y_unit)
+
+    def _x_map(self, x: Tensor) -> Iterator[Tensor]:
+        pair = self.x_offset, self.x_unit
+        return (torch.tensor(each, dtype=torch.float64, device=x.device) for each in pair)
 
 
 def affine(predictive: Predictive, offset: float | Tensor, unit: float = 1.0) -> Predictive:
@@ -116,14 +113,6 @@ def affine(predictive: Predictive, offset: float | Tensor, unit: float = 1.0) ->
     return LowRankNormal(
         offset + unit * predictive.loc, unit * predictive.cov_factor, unit**2 * predictive.cov_diag
     )
-
-
-def _plain(values: list[float]) -> float | tuple[float, ...]:
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def _like(values: float | tuple[float, ...], x: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device=x.device)
 
 
 IDENTITY = Scaling(0.0, 1.0, 0.0, 1.0)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from danp_lib._files import naming
 from danp_lib.data.points import PointSet
 
 DAYS_A_YEAR = 365.2425
@@ -29,19 +30,11 @@ _LARGEST = torch.finfo(torch.float32).max  # the models compute in float32
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
-    """A table of functions that were observed at the same inputs; what is NaN is masked out.
+    """A table ``(functions, points, 1)``, float64, of functions observed at the same inputs.
 
-    Args:
-        x: Inputs, numbers or dates in increasing order, ``(points,)``; dates become years, and
-            times with a zone are taken in UTC.
-        y: Outputs, ``(points,)`` for one function or ``(functions, points)``.
-
-    Returns:
-        ``(functions, points, 1)`` in float64; a masked entry holds 0.
-
-    Raises:
-        ValueError: If the shapes do not fit, x is missing, infinite or does not increase, y is
-            infinite or no number, or fewer than 2 values are there.
+    Inputs, ``(points,)``, are numbers or dates in increasing order; dates become years, and times
+    with a zone are taken in UTC. Outputs are ``(points,)`` for one function or
+    ``(functions, points)``; what is NaN is masked out and becomes 0.
     """
     inputs, outputs = _inputs(x), np.atleast_2d(outputs_of(y))
     if inputs.ndim != 1 or outputs.shape[1:] != inputs.shape:
@@ -68,9 +61,6 @@ def from_labelled(data: Any) -> PointSet:
     A pandas Series and an xarray DataArray of one dimension are one function of their index or
     coordinate. A DataFrame is one function a row, of its column labels, and a DataArray of two
     dimensions is one function a row, of the coordinate of its last dimension.
-
-    Raises:
-        ValueError: If ``data`` is none of these, and as :func:`from_arrays` does.
     """
     if hasattr(data, "dims") and hasattr(data, "coords"):
         if not data.dims or data.dims[-1] not in data.coords:
@@ -95,24 +85,14 @@ def from_labelled(data: Any) -> PointSet:
 def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> PointSet:
     """One function out of two columns of a CSV file with a header; see :func:`from_arrays`.
 
-    Args:
-        path: The file, in UTF-8.
-        x: Name of the column of inputs: numbers, or dates such as ``1958-03-29``.
-        y: Name of the column of outputs; an empty cell, ``NA``, ``NaN`` and ``null`` are missing.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ModuleNotFoundError: If pandas is not installed.
-        ValueError: If a column is missing or a cell cannot be read, with the file and the line; and
-            as :func:`from_arrays` does.
+    Inputs are numbers, or dates such as ``1958-03-29``. An output is missing where a cell is empty,
+    ``NA``, ``NaN`` or ``null``. A cell that cannot be read is refused by the file and the line.
     """
     table = read_columns(path, (x, y))
     values = read_numbers(table[y], missing=True)
     inputs, _ = read_inputs(table[x])
-    try:
+    with naming(str(path)):
         return from_arrays(inputs, values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def read_columns(
@@ -121,7 +101,7 @@ def read_columns(
     """The named columns of a CSV file with a header, as text in a pandas DataFrame.
 
     Its index holds the places of the rows, such as ``a.csv, line 3``. One more column may be
-    missing. Raises what :func:`from_csv` does.
+    missing.
     """
     wanted = ",".join(columns)
     as_text = {"header": None, "dtype": object, "keep_default_na": False, "engine": "python"}
@@ -156,10 +136,7 @@ def read_columns(
 
 
 def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
-    """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is.
-
-    A cell that holds something else is refused with its place, here and in :func:`read_inputs`.
-    """
+    """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is."""
     numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
     fits = cells.str.lower().isin(MISSING if missing else ()) | (np.abs(numbers) <= _LARGEST)
     rule = "be a finite number in float32 with a decimal point, as in 2.5"
@@ -168,9 +145,9 @@ def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
 
 
 def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
-    """The inputs in a column of :func:`read_columns`, and whether they were dates.
+    """The inputs in a column of :func:`read_columns`, and whether they were dates, now years.
 
-    The first tells what all must be; dates become years.
+    The first tells what all must be.
     """
     if cells[:1].str.fullmatch(_NUMBER).all():
         return read_numbers(cells), False
@@ -183,8 +160,7 @@ def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
 
 def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
     """The same of a pandas Series of numbers, dates or text, in which none is missing."""
-    if column.isna().any():
-        place = column.index[column.isna()][0]
+    for place in column.index[column.isna()]:
         raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
     if column.dtype.kind == "O" or str(column.dtype).startswith(("string", "str")):
         text = column.astype(str).str.strip().rename(name)
@@ -214,9 +190,8 @@ def import_pandas() -> Any:
 
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
-    """Inputs as finite numbers."""
+    """Inputs as finite numbers; dates, those of the standard library too, become years."""
     labels = np.asarray(x)
-    # Dates of the standard library.
     if labels.dtype == object and all(isinstance(v, (date, np.datetime64)) for v in labels.flat):
         labels = np.array([_in_utc(item) for item in labels.flat], "datetime64[us]")
     if labels.dtype.kind == "M":

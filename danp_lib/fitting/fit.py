@@ -7,36 +7,26 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, PositiveFloat, PositiveInt, Seed, to_dict
+from danp_lib._config import Limit, PositiveFloat, PositiveInt, Seed, to_dict
 from danp_lib._random import spawn
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
-from danp_lib.fitting.fitted import Fitted, HeldOutScore
+from danp_lib.fitting import records
+from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
-from danp_lib.fitting.records import (
-    HoldOutBy,
-    Layout,
-    Records,
-    RecordsWarning,
-    divide,
-    read_records,
-    windows_of,
-)
-from danp_lib.fitting.season import Season
 from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import versions
 from danp_lib.training.loop import train
@@ -44,7 +34,7 @@ from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import TrainingConfig
 
-Predict = Callable[[Task], LowRankNormal | Mixture]
+Predict = Callable[[Task], Predictive]
 
 DEFENSIVE_WEIGHT = 0.05
 MOST_SCORED = 300
@@ -58,32 +48,22 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class FitConfig(Configuration):
-    """What :func:`fit` is told; ``x, y, group, own_start`` are those of a ``Layout``.
+class FitConfig(records.Columns):
+    """What :func:`fit` is told beside the columns; one series needs a ``width``.
 
     Attributes:
-        width: Cut every series into windows of this width, in units of x; needed for one series.
         period: Take out a cycle of this period, in units of x, and put it back when predicting.
-        model: ``"danp"``, ``"convgnp"`` or ``"convcnp"``.
         num_levels: F of a DANP.
         final_variance: Noise variance of its last level, where the outputs have variance 1.
         tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
-        max_context: Most points of a context, in training and in use; chosen where left out.
-        num_targets: Targets of a task; chosen where left out.
-        held_out: Fraction to hold out.
-        hold_out_by: See :func:`~danp_lib.fitting.records.divide`; by group where there are groups,
-            else by time.
+        max_context: Most points of a context, in training and in use; it and the number of targets
+            are chosen where left out.
+        held_out: Fraction to hold out, as :func:`~danp_lib.fitting.records.divide` does: by group
+            where there are groups and nothing else is said, else by time.
         compare: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a
             Gaussian process fitted to the same functions.
-        num_steps: Updates.
-        seed: Of weights, tasks and what is held out.
     """
 
-    x: str = "x"
-    y: str = "y"
-    group: str | None = None
-    own_start: bool = False
-    width: PositiveFloat | None = None
     period: PositiveFloat | None = None
     model: Literal["danp", "convgnp", "convcnp"] = "danp"
     num_levels: PositiveInt = 2
@@ -92,7 +72,7 @@ class FitConfig(Configuration):
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
-    hold_out_by: HoldOutBy | None = None
+    hold_out_by: records.HoldOutBy | None = None
     compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
     num_steps: PositiveInt = 6000
     seed: Seed = 0
@@ -106,7 +86,7 @@ class FitConfig(Configuration):
             )
 
     @property
-    def division(self) -> HoldOutBy:
+    def division(self) -> records.HoldOutBy:
         """By what functions are held out."""
         return self.hold_out_by or ("time" if self.group is None else "group")
 
@@ -120,24 +100,13 @@ def fit(
 ) -> Fitted:
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
-    Outputs are scaled to unit variance and inputs to the model's domain, but what is returned
-    predicts in the units of the data. Each task takes one function and predicts some of its points
-    from others.
+    Each task takes one function and predicts some of its points from others. What is returned
+    predicts in the units of the data. A :class:`~danp_lib.fitting.records.RecordsWarning` says
+    where rows were left out, sorted or averaged.
 
-    Args:
-        data: A CSV file with a header, or a pandas DataFrame, with a row for each measurement.
-        folder: Where to keep the run, so that it can be resumed; see
-            :func:`~danp_lib.training.loop.train`.
-        progress: Show a progress bar on the standard error.
-        options: The fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a column or an option is not what it must be, or there are too few points.
-        Interrupted: If training was stopped; with a folder, the same call goes on.
-
-    Warns:
-        RecordsWarning: Where rows were left out, sorted or averaged.
+    The table is a CSV file with a header, or a pandas DataFrame, with a row for each measurement.
+    The options are the fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
+    With a folder to keep the run in, the same call resumes it after an :class:`Interrupted`.
     """
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)
@@ -145,10 +114,10 @@ def fit(
     data = _read(data, config, for_division)
     built = _trained(config.model, data, place, progress)
     built.training_contexts = TrainingContexts.measure(built, data.seen, (0, data.max_context))
-    predictors: dict[str, Predict] = {config.model: _predictor(built)}
+    predictors: dict[str, Predict] = {config.model: partial(_predict, built)}
     if "convgnp" in config.compare and config.model != "convgnp":
         rival = _trained("convgnp", data, place and place / "convgnp", progress)
-        predictors["convgnp"] = _predictor(rival)
+        predictors["convgnp"] = partial(_predict, rival)
     if "gp" in config.compare:
         process = FittedGaussianProcess.fit(
             data.seen.functions, own_mean=not data.layout.relative, generator=for_process
@@ -173,7 +142,7 @@ class _Data:
     """Records, ready to train on: tasks in the model's units, of those seen and those held out."""
 
     config: FitConfig
-    layout: Layout
+    layout: records.Layout
     season: Season | None
     scaling: Scaling
     max_context: int
@@ -226,25 +195,24 @@ class _Data:
 
 
 def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
-    records = read_records(
-        data, x=config.x, y=config.y, group=config.group, own_start=config.own_start
-    )
-    seen, unseen = divide(records, config.held_out, config.division, generator=generator)
-    apart = seen if config.width is None else windows_of(seen, config.width, stride=config.width)
-    if len(apart) < FEW_FUNCTIONS:
-        message = (
-            f"only {len(apart)} functions to train on, windows that overlap counted once: a "
-            "network may memorize them, so compare with the Gaussian process."
-        )
-        warnings.warn(message, RecordsWarning, stacklevel=3)
-    if config.width is not None:
-        seen = windows_of(seen, config.width)
+    columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
+    table = records.read_records(data, **columns)
+    seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
+    apart, width = seen, config.width
+    if width is not None:
+        apart, seen = records.windows_of(seen, width, stride=width), records.windows_of(seen, width)
         try:
-            unseen = windows_of(unseen, config.width, stride=config.width)
+            unseen = records.windows_of(unseen, width, stride=width)
         except ValueError as error:
-            raise ValueError(
-                f"in what is held out, a fraction {config.held_out}, {error}"
-            ) from None
+            message = f"in what is held out, a fraction {config.held_out}, {error}"
+            raise ValueError(message) from None
+    if len(apart) < FEW_FUNCTIONS:
+        warnings.warn(
+            f"only {len(apart)} functions to train on, windows that overlap counted once: a "
+            "network may memorize them, so compare with the Gaussian process.",
+            records.RecordsWarning,
+            stacklevel=3,
+        )
     season = None
     if config.period is not None:
         real = seen.functions.mask
@@ -257,15 +225,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             f"y must differ from a cycle of period {season.period}, for there to be something to "
             "model, but nothing is left without it; leave period out."
         )
-    if config.width is not None:
-        x_range = (0.0, config.width)
+    if width is not None:
+        x_range = (0.0, width)
     else:  # from the least to the largest of all, for what is held out to be in the domain
         x = torch.cat([table.x[table.mask].flatten() for table in tables])
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
-    tasks = [
-        Observations(table=scaling.apply(table).blanked(), order=config.tasks) for table in tables
-    ]
+    scaled = [scaling.apply(table).blanked() for table in tables]
+    tasks = [Observations(table=table, order=config.tasks) for table in scaled]
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 
@@ -281,9 +248,9 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
     return model
 
 
-def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[int, int]:
+def _sizes(seen: records.Records, context: int | None, targets: int | None) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
-    sizes = records.functions.sizes
+    sizes = seen.functions.sizes
     # One point is no task.
     sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
@@ -299,9 +266,9 @@ def _sizes(records: Records, context: int | None, targets: int | None) -> tuple[
     return context, targets
 
 
-def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
+def _usable(part: records.Records, season: Season | None, needed: int) -> PointSet:
     """The functions with enough points, without the season."""
-    enough = records.functions.sizes >= needed
+    enough = part.functions.sizes >= needed
     if not enough.any():
         raise ValueError(
             f"no function has the {needed} points of a context and its targets; give a smaller "
@@ -309,24 +276,16 @@ def _usable(records: Records, season: Season | None, needed: int) -> PointSet:
         )
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short}."
-        warnings.warn(message, RecordsWarning, stacklevel=4)
-    kept = records[enough]
-    if season is None:
-        return kept.functions
-    return season.remove(kept.functions, kept.absolute_inputs)
+        warnings.warn(message, records.RecordsWarning, stacklevel=4)
+    kept, x = part.functions[enough], part.absolute_inputs[enough]
+    return kept if season is None else season.remove(kept, x)
 
 
-def _predictor(model: NeuralProcess) -> Predict:
+@unchecked_contexts()
+def _predict(model: NeuralProcess, task: Task) -> Predictive:
     """A model's prediction as a user gets it, of reproducible randomness."""
-
-    def predict(task: Task) -> LowRankNormal | Mixture:
-        generator = torch.Generator().manual_seed(0)
-        with unchecked_contexts():
-            return model.predict(
-                task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator
-            )
-
-    return predict
+    generator = torch.Generator().manual_seed(0)
+    return model.predict(task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator)
 
 
 def _scores(
@@ -335,8 +294,9 @@ def _scores(
     """Scores of all on the same tasks, several of every function held out."""
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
     unit, count = data.scaling.y_unit, data.num_targets
-    for one in data.unseen.each_function(MOST_SCORED, generator=generator):
-        task = one.sample_task(
+    functions = data.unseen.functions
+    for row in torch.randperm(functions.batch_size, generator=generator)[:MOST_SCORED].tolist():
+        task = Observations(table=functions[row], order=data.unseen.order).sample_task(
             TASKS_PER_FUNCTION,
             context_size=(0, data.max_context),
             num_targets=count,

@@ -1,7 +1,8 @@
-"""A model that was trained on one's own records, in the units of the data."""
+"""A model that was trained on one's own records, in the units of the data, season and all."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,35 +10,89 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
-from danp_lib.data.points import PointSet
-from danp_lib.data.scaling import Scaling
-from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.distributions.mixture import Mixture
-from danp_lib.fitting.records import Layout
-from danp_lib.fitting.season import Season
-from danp_lib.models.convnp import NeuralProcess
-from danp_lib.storage.checkpoint import (
-    CheckpointError,
-    load_checkpoint,
-    load_scaling,
-    read_header,
-    save_checkpoint,
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    from_dict,
+    to_dict,
 )
+from danp_lib._files import naming
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import IDENTITY, Scaling, affine
+from danp_lib.fitting.records import Layout
+from danp_lib.models.convnp import NeuralProcess, Predictive
+from danp_lib.storage import checkpoint
+
+NUM_HARMONICS = 4
+LEAST_OF_A_CYCLE = 0.75
+"""Of a period, what inputs must span; the harmonics run wild where there are none."""
+
+
+@dataclass(frozen=True)
+class Season(Configuration):
+    r"""A mean that repeats, :math:`c_0 + \sum_k a_k \cos 2\pi k x / T + b_k \sin 2\pi k x / T`.
+
+    Attributes:
+        period: T, in units of x.
+        coefficients: :math:`c_0, a_1, \dots, a_K, b_1, \dots, b_K`.
+    """
+
+    period: PositiveFloat
+    coefficients: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, period: float) -> Season:
+        """The least-squares fit to points ``(points,)``, those to train on and no others.
+
+        Refuses a period much longer than the inputs' range, and points that do not tell the
+        harmonics apart, as monthly values do not for six of a year.
+        """
+        blank = cls(period, (0.0,) * (1 + 2 * NUM_HARMONICS))
+        if (span := float(x.max() - x.min())) < LEAST_OF_A_CYCLE * period:
+            raise ValueError(
+                "period must be one of which the inputs to train on span most, since nothing is "
+                f"known of the rest, got {period} for inputs that span {span:g}."
+            )
+        waves = blank._waves(x)
+        if int(torch.linalg.matrix_rank(waves)) < waves.shape[1]:
+            raise ValueError(
+                f"period must be one in which the inputs lie at {waves.shape[1]} different places "
+                f"or more, got {period}; take the mean out yourself."
+            )
+        solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
+        return cls(period, tuple(solution.flatten().tolist()))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean at inputs of any shape."""
+        return self._waves(x) @ torch.tensor(self.coefficients, dtype=torch.float64)
+
+    def remove(self, points: PointSet, x: Tensor) -> PointSet:
+        """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
+        return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
+
+    def add(self, predictive: Predictive, x: Tensor) -> Predictive:
+        """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
+        return affine(predictive, self.mean(x))
+
+    def _waves(self, x: Tensor) -> Tensor:
+        """``(*shape, 1 + 2 K)``."""
+        orders = torch.arange(1, (len(self.coefficients) + 1) // 2, dtype=torch.float64)
+        angle = 2.0 * math.pi * x.double().unsqueeze(-1) / self.period * orders
+        return torch.cat([torch.ones_like(angle[..., :1]), angle.cos(), angle.sin()], dim=-1)
 
 
 @dataclass(frozen=True)
 class HeldOutScore(Configuration):
-    """How well a model predicts functions that were held out, as it is used.
+    """How well a model predicts functions that were held out, as it is used, in the data's units.
 
     Attributes:
-        num_functions: Number of functions, each with its tasks averaged.
-        log_likelihood: Mean log-density per target in nats, in the units of the data.
+        log_likelihood: Mean log-density per target in nats.
         log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
-        crps: Mean CRPS, in the units of the outputs.
         coverage_50: Share of the targets in the central 50 % interval; ``coverage_90`` likewise.
         behind: By how much the log-likelihood is lower than that of the model that was fitted, on
-            the same functions; 0 for that model itself.
+            the same functions.
     """
 
     num_functions: PositiveInt
@@ -52,17 +107,14 @@ class HeldOutScore(Configuration):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What :func:`~danp_lib.fitting.fit.fit` returns.
+    """What :func:`~danp_lib.fitting.fit.fit` returns, and how it was made.
 
-    Attributes:
-        model: In its own units, which ``scaling`` and ``season`` take those of the data to.
-        layout: How the records were laid out.
-        scores: On the functions held out, by model: this one, and those compared with it.
-        provenance: How the model was trained.
+    The model has its own units, which ``scaling`` and ``season`` take those of the data to. Scores
+    are on the functions held out, by model: this one, and those compared with it.
     """
 
     model: NeuralProcess
-    scaling: Scaling
+    scaling: Scaling = IDENTITY
     layout: Layout = field(default_factory=Layout)
     season: Season | None = None
     scores: dict[str, HeldOutScore] = field(default_factory=dict)
@@ -75,17 +127,11 @@ class Fitted:
         *,
         num_samples: int = 256,
         generator: torch.Generator | None = None,
-    ) -> LowRankNormal | Mixture:
+    ) -> Predictive:
         """The joint predictive of the outputs of each function, in the units of the data.
 
-        Args:
-            context: Observed points, ``(functions, points, 1)``; none are needed.
-            x: Inputs to predict at, ``(points,)`` or ``(functions, points, 1)``.
-            num_samples: Samples of the auxiliary sets that a DANP averages over.
-            generator: Source of randomness; a new one of seed 0 where left out.
-
-        Raises:
-            ValueError: If shapes do not fit, or the inputs are not those of the model.
+        Inputs are ``(points,)`` or ``(functions, points, 1)``, and the context, which may be empty,
+        is ``(functions, points, 1)``. Where left out, the generator is a new one of seed 0.
         """
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
         batch = max(context.batch_size, len(x))
@@ -103,7 +149,7 @@ class Fitted:
         known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
         return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
 
-    def takes(self, x: Tensor, start: Tensor | float = 0.0) -> Tensor:
+    def takes(self, x: Tensor, start: Tensor | float) -> Tensor:
         """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""
         return self.model.domain.contains(self.scaling.inputs(x - start))
 
@@ -119,7 +165,7 @@ class Fitted:
             points = self.season.remove(points, points.x)
         return self.scaling.apply(PointSet(points.x - start, points.y, points.mask)).blanked()
 
-    def to_data(self, predictive: LowRankNormal | Mixture, x: Tensor) -> LowRankNormal | Mixture:
+    def to_data(self, predictive: Predictive, x: Tensor) -> Predictive:
         """A model's predictive in the units of the data, with the season at the inputs ``x``."""
         scaled = self.scaling.predictive(predictive)
         return scaled if self.season is None else self.season.add(scaled, x)
@@ -137,33 +183,23 @@ class Fitted:
             "season": None if self.season is None else to_dict(self.season),
             "held_out": {name: to_dict(score) for name, score in self.scores.items()},
         }
-        save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
+        checkpoint.save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
 
 
-def load_fitted(path: str | os.PathLike[str]) -> Fitted:
-    """A fitted model from its checkpoint; any other checkpoint is one of the default layout.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If it is not a checkpoint, or was changed.
-    """
-    fields = dict(read_header(path).provenance)
-    own = {key: fields.pop(key, None) or {} for key in ("season", "layout", "held_out")}
-    for key in ("scaling", "contexts"):
-        fields.pop(key, None)
-    try:
-        model = load_checkpoint(path)
-        # JSON has sorted the names; the model itself comes first.
-        scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
+def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
+    """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
+    model, scaling = checkpoint.load_checkpoint(path, device=device), checkpoint.load_scaling(path)
+    fields = dict(checkpoint.read_header(path).provenance)
+    parts = ("season", "layout", "held_out", "scaling", "contexts")
+    own = {key: fields.pop(key, None) or {} for key in parts}
+    # JSON has sorted the names; the model itself comes first.
+    scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
+    with naming(path, checkpoint.CheckpointError):
         return Fitted(
             model,
-            load_scaling(path),
+            scaling,
             from_dict(Layout, own["layout"], name="layout"),
             from_dict(Season, own["season"], name="season") if own["season"] else None,
             {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores},
             fields,
         )
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from danp_lib.data.observations import draw_points
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 
@@ -17,30 +18,20 @@ NUM_STEPS = 60
 
 
 def matern(smoothness: float, distance: Tensor) -> Tensor:
-    """The Matérn correlation of smoothness 1/2, 3/2, 5/2 or infinity, the squared exponential.
-
-    Distances are in units of the length scale.
-    """
+    """The Matérn correlation of smoothness 1/2, 3/2, 5/2 or infinity, the squared exponential."""
     if smoothness == math.inf:
         return torch.exp(-0.5 * distance.square())
     scaled = math.sqrt(2.0 * smoothness) * distance
-    series = torch.ones_like(scaled)
-    if smoothness > 1.0:
-        series = series + scaled
-    if smoothness > 2.0:
-        series = series + scaled.square() / 3.0
-    return series * torch.exp(-scaled)
+    terms = (torch.ones_like(scaled), scaled, scaled.square() / 3.0)
+    return sum(terms[1 : int(smoothness + 0.5)], terms[0]) * torch.exp(-scaled)
 
 
 @dataclass(frozen=True)
 class FittedGaussianProcess:
     """A mean, a Matérn kernel and white noise, by the marginal likelihood of many functions.
 
-    Attributes:
-        smoothness: That of the kernel.
-        scales: Amplitude, length scale and standard deviation of the noise, in the model's units.
-        mean_inputs: Inputs at which the mean is known, ``(knots,)``.
-        mean_outputs: The mean there, ``(knots,)``.
+    The scales are the amplitude, the length scale and the noise's standard deviation. The mean is
+    known at evenly spaced inputs, ``(knots,)``.
     """
 
     smoothness: float
@@ -52,29 +43,23 @@ class FittedGaussianProcess:
     def fit(
         cls, table: PointSet, *, own_mean: bool, generator: torch.Generator
     ) -> FittedGaussianProcess:
-        """The best of four kernels, on at most 200 of the functions.
+        """The best of four kernels, on at most 200 functions ``(functions, points, 1)``.
 
-        Args:
-            table: Functions in the model's units, ``(functions, points, 1)``.
-            own_mean: Whether the mean depends on the input, as it does where all functions start
-                at the same phase; it is zero else.
-            generator: Picks functions and points where there are more.
+        With ``own_mean``, the mean depends on the input, as it does where all functions start at
+        the same phase; it is zero else. The generator picks functions and points.
         """
         x, y = table.x[table.mask].flatten().double(), table.y[table.mask].flatten().double()
         knots = torch.linspace(float(x.min()), float(x.max()), 97, dtype=torch.float64)
         mean = _smoothed(knots, x, y) if own_mean else torch.zeros_like(knots)
         some = table[torch.randperm(table.batch_size, generator=generator)[:MOST_FUNCTIONS]]
-        keys = torch.rand(some.mask.shape, generator=generator).masked_fill(~some.mask, 2.0)
-        index = keys.argsort(dim=1)[:, : min(MOST_POINTS, int(some.sizes.max()))]
-        mask = some.mask.gather(1, index)
-        at = some.x[..., 0].gather(1, index).double()
-        values = some.y[..., 0].gather(1, index).double() - _interpolate(at, knots, mean)
+        count = min(MOST_POINTS, int(some.sizes.max()))
+        drawn = draw_points(some, count, generator=generator).to(torch.float64)
+        at, mask = drawn.x[..., 0], drawn.mask
+        values = drawn.y[..., 0] - _interpolate(at, knots, mean)
         values = values.masked_fill(~mask, 0.0)
-        found = []
-        for smoothness in (0.5, 1.5, 2.5, math.inf):
-            likelihood, scales = _maximize(smoothness, at, values, mask)
-            found.append((likelihood, smoothness, scales))
-        _, smoothness, scales = max(found)
+        _, smoothness, scales = max(
+            _maximize(smoothness, at, values, mask) for smoothness in (0.5, 1.5, 2.5, math.inf)
+        )
         return cls(smoothness, scales, knots, mean)
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
@@ -104,8 +89,8 @@ class FittedGaussianProcess:
 
 def _maximize(
     smoothness: float, x: Tensor, y: Tensor, mask: Tensor
-) -> tuple[float, tuple[float, float, float]]:
-    """The largest log marginal likelihood; its amplitude, length scale and noise."""
+) -> tuple[float, float, tuple[float, float, float]]:
+    """The largest log marginal likelihood; the smoothness; amplitude, length scale and noise."""
     logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
     distance = (x[:, :, None] - x[:, None]).abs()
 
@@ -129,7 +114,7 @@ def _maximize(
     with torch.no_grad():
         best = float(likelihood())
         amplitude, length, noise = logs.clamp(-5.0, 4.0).exp().tolist()
-    return best, (amplitude, length, noise)
+    return best, smoothness, (amplitude, length, noise)
 
 
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:

@@ -16,13 +16,7 @@ from torch import Tensor
 from danp_lib._config import Configuration, PositiveFloat
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import (
-    inputs_of,
-    outputs_of,
-    read_columns,
-    read_inputs,
-    read_numbers,
-)
+from danp_lib.data.tables import inputs_of, outputs_of, read_columns, read_inputs, read_numbers
 
 HoldOutBy = Literal["group", "time", "blocks"]
 
@@ -35,14 +29,12 @@ class RecordsWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Layout(Configuration):
+class Columns(Configuration):
     """Where a table holds its functions, and what their inputs count from.
 
     Attributes:
         x: The column of inputs: numbers, or dates, which become years.
-        y: The column of outputs.
         group: The column that names the function of a row; without it all rows are one series.
-        dates: Whether the inputs are dates.
         own_start: Whether the inputs of each function count from its own first one, as where each
             has its own date. Where all start at the same phase, such as midnight, they should not:
             then a model learns what is usual at each input.
@@ -52,7 +44,6 @@ class Layout(Configuration):
     x: str = "x"
     y: str = "y"
     group: str | None = None
-    dates: bool = False
     own_start: bool = False
     width: PositiveFloat | None = None
 
@@ -63,13 +54,17 @@ class Layout(Configuration):
 
 
 @dataclass(frozen=True)
-class Records:
-    """Functions in the units of the data.
+class Layout(Columns):
+    """The same of a table that was read, and whether its inputs are ``dates``."""
 
-    Attributes:
-        functions: One a row, ``(functions, points, 1)``, float64; inputs in increasing order.
-        starts: What was subtracted from the inputs of each, ``(functions,)``.
-        layout: How they were read.
+    dates: bool = False
+
+
+@dataclass(frozen=True)
+class Records:
+    """Functions in the units of the data, ``(functions, points, 1)``, float64, their inputs rising.
+
+    From the inputs of each, ``starts``, ``(functions,)``, were subtracted.
     """
 
     functions: PointSet
@@ -92,20 +87,11 @@ class Records:
 def read_records(
     data: Any, *, x: str = "x", y: str = "y", group: str | None = None, own_start: bool = False
 ) -> Records:
-    """Read functions from a long table, with a row for each measurement.
+    """Read functions from a long table, with a row for each measurement, as :class:`Columns` says.
 
-    Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
-    function averaged; a warning says so.
-
-    The table is a CSV file with a header or a pandas DataFrame; the options are those of
-    :class:`Layout`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a column is missing or holds what it must not, or no function is left.
-
-    Warns:
-        RecordsWarning: With what was left out, sorted or averaged.
+    The table is a CSV file with a header or a pandas DataFrame. Rows without an output are left
+    out, unsorted ones sorted, and outputs at equal inputs of one function averaged; a
+    :class:`RecordsWarning` says so.
     """
     inputs, outputs, names, dates = _columns(data, x, y, group)
     parts, starts = [], []
@@ -120,9 +106,8 @@ def read_records(
         places, index, counts = np.unique(at, return_inverse=True, return_counts=True)
         repeated += len(at) - len(places)
         means = np.bincount(index, weights=values) / counts
-        start = places[0] if own_start else 0.0
-        starts.append(start)
-        points = torch.from_numpy(np.stack([places - start, means]))[..., None, :, None]
+        starts.append(places[0] if own_start else 0.0)
+        points = torch.from_numpy(np.stack([places - starts[-1], means]))[..., None, :, None]
         parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
@@ -137,7 +122,7 @@ def read_records(
     ):
         if count:
             warnings.warn(message, RecordsWarning, stacklevel=2)
-    layout = Layout(x, y, group, dates, own_start)
+    layout = Layout(x, y, group, own_start, dates=dates)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
 
@@ -161,9 +146,8 @@ def _columns(
         inputs, dates = inputs_of(data[x], x)
         outputs = outputs_of(data[y], f"the column {y!r}")
     else:
-        raise ValueError(
-            f"data must be a CSV file or a pandas DataFrame, got {type(data).__name__}."
-        )
+        found = type(data).__name__
+        raise ValueError(f"data must be a CSV file or a pandas DataFrame, got {found}.")
     if group is None:
         return inputs, outputs, np.zeros(len(inputs), dtype=int), dates
     names = data[group]
@@ -178,10 +162,10 @@ def windows_of(records: Records, width: float, *, stride: float | None = None) -
     """The windows of every series that holds one; a ``ValueError`` if none does."""
     parts, problem = [], None
     layout = replace(records.layout, width=width)
-    for row in range(len(records)):
+    for row, start in enumerate(records.starts):
         try:
             table, since = cut_windows(records.functions[row], width, stride=stride)
-            parts.append(Records(table, since + records.starts[row], layout))
+            parts.append(Records(table, since + start, layout))
         except ValueError as error:
             problem = error
     if not parts:
@@ -194,15 +178,8 @@ def divide(
 ) -> tuple[Records, Records]:
     """Records to train on, and records that are held out; they share no point.
 
-    Args:
-        records: Functions, or series that are to be cut into windows.
-        fraction: Of functions or of points to hold out.
-        by: ``"group"``: functions at random. ``"time"``: the last part of every series.
-            ``"blocks"``: some of ten successive parts of every series, at random.
-        generator: Source of randomness.
-
-    Raises:
-        ValueError: If the fraction is not in (0, 1), or there is too little to divide.
+    Held out is a fraction of the functions at random, by ``"group"``; of every series the last
+    part, by ``"time"``; or of ten successive parts of every series some at random, by ``"blocks"``.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"held_out must be in (0, 1), got {fraction}.")
@@ -222,7 +199,7 @@ def divide(
             raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {count}.")
         place = torch.arange(points.num_points)
         if by == "time":
-            out = place >= min(max(1, round((1.0 - fraction) * count)), count - 1)
+            out = place >= _share(1.0 - fraction, count)
         else:
             block = (place * BLOCKS // count).clamp(max=BLOCKS - 1)
             out = _some(BLOCKS, fraction, generator)[block]
@@ -231,15 +208,18 @@ def divide(
         for one in run.unique():
             part = PointSet(points.x, points.y, points.mask & (run == one)).compact()
             halves[int(out[run == one][0])].append(replace(series, functions=part))
-    kept, held_out = map(_joined, halves)
-    return kept, held_out
+    return _joined(halves[0]), _joined(halves[1])
+
+
+def _share(fraction: float, count: int) -> int:
+    """About a fraction of so many, one at least and not all."""
+    return min(max(1, round(fraction * count)), count - 1)
 
 
 def _some(count: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """A random mask of so many: one at least is true, and not all are."""
+    """A random mask of so many."""
     chosen = torch.zeros(count, dtype=torch.bool)
-    number = min(max(1, round(fraction * count)), count - 1)
-    chosen[torch.randperm(count, generator=generator)[:number]] = True
+    chosen[torch.randperm(count, generator=generator)[: _share(fraction, count)]] = True
     return chosen
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from danp_lib._config import (
     Configuration,
@@ -15,7 +16,7 @@ from danp_lib._config import (
     from_dict,
     to_dict,
 )
-from danp_lib._files import write_atomically
+from danp_lib._files import naming, write_atomically
 from danp_lib.data.generators import NoiseRange, dataset_name, noise_in_words
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import Hardware, sha256
@@ -26,24 +27,12 @@ class Card(Configuration):
     """One trained model.
 
     Attributes:
-        name: Name of the checkpoint, its file's without the ending.
-        model: Name of the model.
-        dataset: Name of the prior that it was trained on.
-        recipe: Name of the recipe.
-        seed: Of the run.
-        steps: Number of updates made.
-        parameters: Number of scalars that training changed.
-        minutes: Time of training.
-        hardware: What it was trained on.
+        name: The checkpoint's file name without the ending.
         validation: Log-likelihood on the validation tasks at the end, in nats per target, one
             number a level, the clean level first; ``None`` where the run did not get that far.
         commit: The library's commit in git, or ``None`` where that is not known.
-        danp_lib: Version of this library.
-        torch: Version of PyTorch.
-        command: The command that made it.
-        sha256: SHA-256 of the checkpoint's file.
-        noise: Standard deviation of the observation noise added in training, or its range; the
-            model takes contexts with such noise and no other.
+        sha256: Of the checkpoint's file.
+        noise: Standard deviation of the observation noise added in training, or its range.
     """
 
     name: str
@@ -64,24 +53,15 @@ class Card(Configuration):
     noise: NonNegativeFloat | NoiseRange = 0.0
 
 
-def make_card(
-    checkpoint: str | os.PathLike[str],
-    *,
-    parameters: int,
-    minutes: float,
-    hardware: Hardware,
-    validation: tuple[float, ...] | None,
-    commit: str | None,
-) -> Card:
-    """The card of a checkpoint that ``danp train`` has written; the rest is in its header.
+def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:
+    """The card of a checkpoint of ``danp train``, from its header and what that does not hold.
 
-    Raises:
-        FileNotFoundError: If there is no such checkpoint.
-        ValueError: If it was written by something else, so that its header lacks a field.
+    That is ``parameters``, ``minutes``, ``hardware``, ``validation`` and ``commit``. A
+    ``ValueError`` says what a header lacks that something else has written.
     """
     path = Path(checkpoint)
     header = read_header(path)
-    fields = header.provenance
+    said = header.provenance
     try:
         if header.task_generator is None:
             raise KeyError("generator")
@@ -89,24 +69,15 @@ def make_card(
             name=path.stem,
             model=header.model,
             dataset=dataset_name(header.task_generator),
-            recipe=fields["recipe"],
-            seed=fields["training"]["seed"],
-            steps=fields["steps"],
-            parameters=parameters,
-            minutes=minutes,
-            hardware=hardware,
-            validation=validation,
-            commit=commit,
-            danp_lib=fields["danp_lib"],
-            torch=fields["torch"],
-            command=fields["command"],
-            sha256=sha256(path),
             noise=header.task_generator.noise,
+            **{key: said[key] for key in ("recipe", "steps", "danp_lib", "torch", "command")},
+            seed=said["training"]["seed"],
+            sha256=sha256(path),
+            **measured,
         )
     except KeyError as error:
-        raise ValueError(
-            f"{path}: the header must hold {error}, as danp train writes it."
-        ) from None
+        message = f"{path}: the header must hold {error}, as danp train writes it."
+        raise ValueError(message) from None
 
 
 def card_paths(checkpoint: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -124,19 +95,12 @@ def write_card(checkpoint: str | os.PathLike[str], card: Card) -> None:
 
 
 def read_card(checkpoint: str | os.PathLike[str]) -> Card:
-    """Read the card beside a checkpoint.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is not a card; with the key that is wrong.
-    """
+    """Read the card beside a checkpoint; a ``ValueError`` names the key that is wrong."""
     path, _ = card_paths(checkpoint)
     if not path.is_file():
         raise FileNotFoundError(f"no card at {path}.")
-    try:
+    with naming(path):
         return from_dict(Card, json.loads(path.read_text(encoding="utf-8")), name="card")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def render_card(card: Card) -> str:
@@ -159,5 +123,10 @@ def render_card(card: Card) -> str:
         "Commit": f"`{card.commit}`" if card.commit else "not known",
         "SHA-256": f"`{card.sha256}`",
     }
-    table = "\n".join(f"| {key} | {value} |" for key, value in rows.items())
-    return f"# {card.name}\n\n| | |\n|---|---|\n{table}\n\nMade by\n\n```sh\n{card.command}\n```\n"
+    return f"{page_head(card.name, rows)}\nMade by\n\n```sh\n{card.command}\n```\n"
+
+
+def page_head(name: str, rows: dict[str, str]) -> str:
+    """The title of a model's page, and a table of what is known of it."""
+    lines = "".join(f"| {key} | {value} |\n" for key, value in rows.items())
+    return f"# {name}\n\n| | |\n|---|---|\n{lines}"

@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from danp_lib._config import from_dict, to_dict
-from danp_lib._files import split_header, with_sorted_header, write_atomically
+from danp_lib._config import check_choice, from_dict, to_dict
+from danp_lib._files import naming, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.contexts import TrainingContexts
@@ -38,15 +38,10 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint says about itself.
+    """What a checkpoint says about itself: the model's name, its configuration, free fields.
 
-    Attributes:
-        model: Name of the model.
-        config: Its configuration, a frozen dataclass.
-        generator: ``name`` and ``config`` of what it was trained on, as JSON holds them, or
-            ``None`` where that was not recorded.
-        task_generator: The same, made anew; ``None`` where no class of that name is known.
-        provenance: Free fields.
+    Of what it was trained on, ``generator`` holds ``name`` and ``config`` as JSON does;
+    ``task_generator`` is the same made anew, if a class of that name is known.
     """
 
     model: str
@@ -64,23 +59,11 @@ def save_checkpoint(
     scaling: Scaling | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model to one file, whole or not at all; equal arguments give equal bytes.
+    """Write a model, and what its contexts in training were like, to one file, whole or not at all.
 
-    Args:
-        path: The file, by custom ``.safetensors``.
-        model: A model of a registered class, on any device.
-        task_generator: What it was trained on, a prior of one's own included: its name and its
-            configuration are kept; see :func:`read_header`.
-        scaling: From the units of the data that it was trained on to the model's; see
-            :func:`load_scaling`.
-        provenance: Further fields, to be kept as JSON.
-
-    What the model's contexts in training were like is kept too, where it knows.
-
-    Raises:
-        ValueError: If the model's class is not registered, a prior of one's own goes by the name of
-            one of the library's, a weight is not a finite float32, or the scaling is in the
-            provenance too.
+    The model is of a registered class, on any device, and its weights are finite and float32. A
+    source of tasks of one's own needs a name that is not the library's. The scaling is from the
+    units of the data to the model's. Equal arguments give equal bytes.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
@@ -88,12 +71,15 @@ def save_checkpoint(
             f"model must be of a registered class ({', '.join(MODELS)}), got "
             f"{type(model).__name__} with the name {name!r}."
         )
-    kind = type(task_generator)
-    if task_generator is not None and GENERATORS.get(task_generator.name, kind) is not kind:
-        raise ValueError(
-            f"task_generator must have a name of its own, got {task_generator.name!r}, which is "
-            f"taken; set another as `name` of the class {kind.__name__}."
-        )
+    generator = None
+    if task_generator is not None:
+        kind = type(task_generator)
+        if GENERATORS.get(task_generator.name, kind) is not kind:
+            raise ValueError(
+                f"task_generator must have a name of its own, got {task_generator.name!r}, which "
+                f"is taken; set another as `name` of the class {kind.__name__}."
+            )
+        generator = {"name": task_generator.name, "config": to_dict(task_generator)}
     fields = dict(provenance or {})
     if scaling is not None:
         if "scaling" in fields:
@@ -108,18 +94,9 @@ def save_checkpoint(
                 f"the weight {key} must be finite float32, got {value.dtype} with "
                 f"{(~value.isfinite()).sum().item()} values that are not finite."
             )
-    generator = task_generator and {
-        "name": task_generator.name,
-        "config": to_dict(task_generator),
-    }
-    metadata = {
-        "format": FORMAT,
-        "model": str(name),
-        "config": _dumps(to_dict(model.config)),
-        "generator": _dumps(generator),
-        "provenance": _dumps(fields),
-        "sha256": _UNSIGNED,
-    }
+    parts = {"config": to_dict(model.config), "generator": generator, "provenance": fields}
+    texts = {k: json.dumps(v, sort_keys=True, allow_nan=False) for k, v in parts.items()}
+    metadata = {"format": FORMAT, "model": str(name), **texts, "sha256": _UNSIGNED}
     data = with_sorted_header(save(tensors, metadata))
     digest = hashlib.sha256(data).hexdigest()
     write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
@@ -128,49 +105,33 @@ def save_checkpoint(
 def read_header(
     path: str | os.PathLike[str], *, task_generators: Iterable[type[TaskGenerator]] = ()
 ) -> CheckpointHeader:
-    """Read what a checkpoint says about itself.
+    """What a checkpoint says about itself; a :class:`CheckpointError` if it is none or was changed.
 
-    Args:
-        path: The file.
-        task_generators: Classes of one's own that the model may have been trained on; the library's
-            priors are known without. Where the file names another, ``task_generator`` is ``None``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is not a checkpoint, or was changed.
+    The library's priors are known; ``task_generators`` are further classes that the model may have
+    been trained on.
     """
     return _read(Path(path), task_generators)[0]
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
-    """Load a model, ready to predict.
+    """Load a model onto a device, in evaluation mode.
 
-    Args:
-        path: The file.
-        device: Where to put the model.
-
-    Returns:
-        The model in evaluation mode; its class is the one that the file names.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is not a checkpoint, was changed, is of an unknown format or
-            model, or its configuration and its tensors do not belong together.
+    A file that is no checkpoint or was changed, an unknown format or model, and tensors that do not
+    belong to the configuration are a :class:`CheckpointError`.
     """
     path = Path(path)
     header, tensors = _read(path)
     # The weights drawn by the constructor are thrown away; the global seed stays where it was.
     with torch.random.fork_rng(devices=[]):
         model = MODELS[header.model](header.config)
-    own = model.state_dict()
-    problems = [f"missing: {key}" for key in sorted(own) if key not in tensors]
-    problems += [f"unexpected: {key}" for key in sorted(tensors) if key not in own]
-    problems += [
-        f"{key} must be {tuple(own[key].shape)} {own[key].dtype}, "
-        f"got {tuple(value.shape)} {value.dtype}"
-        for key, value in sorted(tensors.items())
-        if key in own and (own[key].shape != value.shape or own[key].dtype != value.dtype)
-    ]
+    own, found = (
+        {key: f"{tuple(value.shape)} {value.dtype}" for key, value in weights.items()}
+        for weights in (model.state_dict(), tensors)
+    )
+    problems = [f"missing: {key}" for key in sorted(own.keys() - found)]
+    problems += [f"unexpected: {key}" for key in sorted(found.keys() - own)]
+    both = sorted(own.keys() & found)
+    problems += [f"{k} must be {own[k]}, got {found[k]}" for k in both if own[k] != found[k]]
     if problems:
         raise CheckpointError(
             f"{path}: the tensors must be those of a {header.model} with the configuration in the "
@@ -178,27 +139,16 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
         )
     model.load_state_dict(tensors)
     if (contexts := header.provenance.get("contexts")) is not None:
-        try:
+        with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}") from error
     return model.eval().to(device)
 
 
 def load_scaling(path: str | os.PathLike[str]) -> Scaling:
-    """The map from the units of the data to a model's that was saved with it; else the identity.
-
-    A loaded model takes and gives its own units: see :class:`~danp_lib.data.scaling.Scaling`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is not a checkpoint, was changed, or holds no proper scaling.
-    """
+    """The map from the units of the data to a model's that was saved with it; else the identity."""
     values = read_header(path).provenance.get("scaling")
-    try:
+    with naming(path, CheckpointError):
         return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 def _read(
@@ -233,21 +183,14 @@ def _read(
             f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
             "again."
         )
-    if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
-        raise CheckpointError(f"{path}: the metadata lack {', '.join(sorted(missing))}.")
-    name = metadata["model"]
-    if name not in MODELS:
-        raise CheckpointError(
-            f"{path}: the model must be one of {', '.join(MODELS)}, got {name!r}."
-        )
-    try:
+    with naming(path, CheckpointError):
+        if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
+            raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")
+        check_choice("the model", name := metadata["model"], MODELS)
         config = from_dict(config_class(name), json.loads(metadata["config"]), name="config")
-        generator = json.loads(metadata["generator"])
-        task_generator = _task_generator(generator, task_generators)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    provenance = json.loads(metadata["provenance"])
-    return CheckpointHeader(name, config, generator, task_generator, provenance), load(data)
+        generator, provenance = (json.loads(metadata[k]) for k in ("generator", "provenance"))
+        known = _task_generator(generator, task_generators)
+    return CheckpointHeader(name, config, generator, known, provenance), load(data)
 
 
 def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGenerator | None:
@@ -257,10 +200,6 @@ def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGene
         raise ValueError(f"generator must be null or hold name and config, got {values!r}.")
     known = {cls.name: cls for cls in (*own, *GENERATORS.values())}.get(str(values.get("name")))
     return None if known is None else from_dict(known, values["config"], name="generator.config")
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def _quoted(digest: str) -> bytes:

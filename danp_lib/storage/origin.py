@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,13 +18,7 @@ from danp_lib._config import Configuration, PositiveInt
 
 @dataclass(frozen=True)
 class Hardware(Configuration):
-    """The machine that a computation ran on.
-
-    Attributes:
-        cpu: Name of the processor.
-        gpu: Name of the accelerator, or ``None`` where the CPU did the work.
-        threads: Threads that PyTorch used on the CPU.
-    """
+    """The machine that a computation ran on: names, and PyTorch's threads on the CPU."""
 
     cpu: str
     gpu: str | None
@@ -34,7 +29,12 @@ def hardware(device: torch.device | str = "cpu") -> Hardware:
     """This machine, for a computation on a device."""
     device = torch.device(device)
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return Hardware(cpu=_processor(), gpu=gpu, threads=torch.get_num_threads())
+    names = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cpu = names[0] if names else platform.processor() or platform.machine() or "unknown"
+    return Hardware(cpu=cpu, gpu=gpu, threads=torch.get_num_threads())
 
 
 def commit() -> str | None:
@@ -58,13 +58,3 @@ def versions() -> dict[str, str]:
 def sha256(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine() or "unknown"

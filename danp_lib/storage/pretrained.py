@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from danp_lib._config import from_dict
-from danp_lib._files import data_folders
-from danp_lib.data.generators import DATASETS, PAPER_SUFFIX, PRIORS, join_name
+from danp_lib._config import check_choice, from_dict
+from danp_lib._files import data_folders, first_file
+from danp_lib.data.generators import DATASETS, PRIORS
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
@@ -18,36 +18,21 @@ from danp_lib.storage.origin import sha256
 
 CONTEXTS = "contexts.json"
 
-_VARIANTS = {
-    "danp": "--model danp",
-    "convcnp": "--model convcnp",
-    "convgnp": "--model convgnp",
-    "ar-convcnp": "--model ar-convcnp",
+_OPTIONS = {
+    **{model: f"--model {model}" for model in ("danp", "convcnp", "convgnp", "ar-convcnp")},
     "danp-f2": "--model danp --levels 2",
     "danp-seed1": "--model danp --seed 1",
 }
-
-_ABSENT = {
-    ("danp-f2", "gp"),  # that is danp-gp
-    ("danp-f2", "square-released"),
-    ("danp-seed1", "square-released"),
-}
-
-_NOISY = (("danp", "gp-noisy"), ("convgnp", "gp-noisy"), ("danp", "sawtooth-noisy"))
-
-_PAPERS_RECIPE = (("danp", "sawtooth"),)
+_NOISY = ("danp-gp-noisy", "convgnp-gp-noisy", "danp-sawtooth-noisy")
+# danp-gp has F = 2 anyway.
+_ABSENT = ("danp-f2-gp", "danp-f2-square-released", "danp-seed1-square-released")
 
 PRETRAINED = {
-    f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
-    for variant, options in _VARIANTS.items()
+    name: f"{options} --dataset {dataset} --recipe fast"
+    for variant, options in _OPTIONS.items()
     for dataset in PRIORS
-    if (variant, dataset) not in _ABSENT and (dataset in DATASETS or (variant, dataset) in _NOISY)
-}
-PRETRAINED |= {
-    join_name(f"{variant}{PAPER_SUFFIX}", dataset): f"{_VARIANTS[variant]} --dataset {dataset} "
-    "--recipe paper"
-    for variant, dataset in _PAPERS_RECIPE
-}
+    if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
+} | {"danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper"}
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
@@ -57,19 +42,10 @@ from ``danp-*`` in the seed alone, which shows how much of a score is chance. Wh
 
 
 def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
-    """Load a model that comes with the library.
+    """Load one of :data:`PRETRAINED`, such as ``"danp-sawtooth"``, in evaluation mode.
 
-    Args:
-        name: One of :data:`PRETRAINED`, such as ``"danp-sawtooth"``.
-        device: Where to put the model.
-
-    Returns:
-        The model in evaluation mode.
-
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the name is known but its weights are not shipped.
-        CheckpointError: If the file was changed, or is not the one that its card describes.
+    Weights that are not shipped are a ``FileNotFoundError``, and a file that was changed or is not
+    that of its card is a :class:`~danp_lib.storage.checkpoint.CheckpointError`.
     """
     path = pretrained_path(name)
     digest, expected = sha256(path), read_card(path).sha256
@@ -82,13 +58,9 @@ def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """What the contexts of models were like whose checkpoints are older than the measure, by name.
+    """What the contexts were like of models whose checkpoints are older than the measure, by name.
 
-    They lie in one file, :data:`CONTEXTS`, beside the checkpoints; ``scripts/contexts.py`` makes
-    it.
-
-    Raises:
-        ValueError: If the file is not of that kind.
+    ``scripts/contexts.py`` makes the file :data:`CONTEXTS` beside them.
     """
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -99,19 +71,12 @@ def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
 
 
 def pretrained_path(name: str) -> Path:
-    """The file of a pretrained model: in the installed package, or beside it in a clone.
-
-    Raises:
-        ValueError: If there is no such name.
-        FileNotFoundError: If the name is known but its weights are not shipped.
-    """
-    if name not in PRETRAINED:
-        raise ValueError(f"name must be one of {', '.join(PRETRAINED)}, got {name!r}.")
+    """The file of a pretrained model: in the installed package, or beside it in a clone."""
+    check_choice("name", name, PRETRAINED)
     folders = pretrained_folders()
-    for folder in folders:
-        if (path := folder / f"{name}.safetensors").is_file():
-            return path
-    shipped = [n for n in PRETRAINED if any((f / f"{n}.safetensors").is_file() for f in folders)]
+    if path := first_file(folders, f"{name}.safetensors"):
+        return path
+    shipped = [n for n in PRETRAINED if first_file(folders, f"{n}.safetensors")]
     raise FileNotFoundError(
         f"the weights of {name!r} are not shipped (shipped: {', '.join(shipped) or 'none'}). "
         f"To make them: danp train {PRETRAINED[name]} --out {name}.safetensors"
@@ -119,11 +84,7 @@ def pretrained_path(name: str) -> Path:
 
 
 def find_checkpoint(checkpoint: str) -> Path:
-    """The file of a checkpoint that is given by its path or by a pretrained model's name.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
+    """The file of a checkpoint that is given by its path or by a pretrained model's name."""
     if checkpoint in PRETRAINED:
         return pretrained_path(checkpoint)
     if not Path(checkpoint).is_file():

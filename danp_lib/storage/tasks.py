@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from danp_lib._config import to_dict
-from danp_lib._files import data_folders, write_atomically
+from danp_lib._config import check_choice, to_dict
+from danp_lib._files import data_folders, first_file, write_atomically
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.data.observations import stack
+from danp_lib.data.points import Task, load_tasks, save_tasks
 from danp_lib.storage.origin import sha256, versions
 
 CONTEXT_SIZES = tuple(range(31))
@@ -30,26 +28,15 @@ HASHES = "hashes.json"
 
 
 def make_benchmark(dataset: str) -> Task:
-    """Draw the benchmark tasks of a dataset anew, sorted by context size.
+    """Draw the benchmark tasks of a dataset anew, as this version of PyTorch does.
 
-    The same version of PyTorch gives the same tasks. Another need not, which is why the sets are
-    stored: to evaluate a model, read them with :func:`benchmark_tasks`.
-
-    Args:
-        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
-
-    Returns:
-        310 tasks in float32, ten for each context size from 0 to 30, with 50 targets and a pool of
-        512 further points each; contexts are padded to 30.
-
-    Raises:
-        ValueError: If there is no such dataset.
+    They are 310 in float32, sorted by context size: ten for each from 0 to 30, with 50 targets and
+    a pool of 512 further points each; contexts are padded to 30.
     """
-    _check(dataset)
+    check_choice("dataset", dataset, DATASETS)
     generator = torch.Generator().manual_seed(SEEDS[dataset])
-    prior = DATASETS[dataset]
     parts = [
-        prior.sample_task(
+        DATASETS[dataset].sample_task(
             TASKS_PER_SIZE,
             context_size=size,
             num_targets=NUM_TARGETS,
@@ -58,31 +45,26 @@ def make_benchmark(dataset: str) -> Task:
         )
         for size in CONTEXT_SIZES
     ]
-    contexts = [_padded(part.context, max(CONTEXT_SIZES)) for part in parts]
-    pools = [part.pool for part in parts if part.pool is not None]
-    return Task(_stacked(contexts), _stacked([part.target for part in parts]), _stacked(pools))
+    return Task(
+        stack([part.context for part in parts]),
+        stack([part.target for part in parts]),
+        stack([part.pool for part in parts if part.pool is not None]),
+    )
 
 
 def write_benchmarks(folder: str | os.PathLike[str]) -> None:
     """Make the benchmark sets that a folder lacks, and write them there, with the hashes beside.
 
-    Raises:
-        FileExistsError: If the folder lacks none. A benchmark that changes is no benchmark: delete
-            the files by hand if you mean to.
-        ValueError: If a set in the folder is not the one that its hash is of.
+    A folder that lacks none is refused, and so is a set that is not the one that its hash is of.
     """
     folder = Path(folder)
-    hashes: dict[str, str] = {}
-    if (folder / HASHES).exists():
-        hashes = json.loads((folder / HASHES).read_text())
+    hashes = json.loads((folder / HASHES).read_text()) if (folder / HASHES).exists() else {}
     paths = {dataset: folder / f"{dataset}.safetensors" for dataset in DATASETS}
     missing = [dataset for dataset, path in paths.items() if not path.exists()]
     if not missing:
         raise FileExistsError(f"{folder} holds all sets already; they are written once.")
-    for dataset, path in paths.items():
-        if dataset not in missing:
-            _check_hash(path, hashes.get(dataset))
-    folder.mkdir(parents=True, exist_ok=True)
+    for dataset in paths.keys() - missing:
+        _check_hash(paths[dataset], hashes.get(dataset))
     for dataset in missing:
         metadata = {
             "dataset": dataset,
@@ -96,34 +78,19 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
 
 
 def benchmark_path(dataset: str) -> Path:
-    """The file of a benchmark set: in the installed package, or beside it in a clone.
-
-    Raises:
-        ValueError: If there is no such dataset.
-        FileNotFoundError: If the file is in neither place.
-    """
-    _check(dataset)
-    folders = data_folders("benchmark_tasks", packaged="benchmarks")
-    candidates = [folder / f"{dataset}.safetensors" for folder in folders]
-    for path in candidates:
-        if path.is_file():
-            return path
+    """The file of a benchmark set: in the installed package, or beside it in a clone."""
+    check_choice("dataset", dataset, DATASETS)
+    folders, name = data_folders("benchmark_tasks", packaged="benchmarks"), f"{dataset}.safetensors"
+    if path := first_file(folders, name):
+        return path
     raise FileNotFoundError(
-        f"no benchmark set {dataset!r} at {' or '.join(map(str, candidates))}; "
+        f"no benchmark set {dataset!r} at {' or '.join(str(f / name) for f in folders)}; "
         "reinstall danp_lib, or restore the file in the clone."
     )
 
 
 def benchmark_tasks(dataset: str) -> Task:
-    """The 310 benchmark tasks of a dataset, sorted by context size.
-
-    Args:
-        dataset: A name in :data:`~danp_lib.data.generators.DATASETS`.
-
-    Raises:
-        ValueError: If there is no such dataset, or its file is not the one that was published.
-        FileNotFoundError: If its file is missing.
-    """
+    """The stored tasks of :func:`make_benchmark`; refused if they are not those published."""
     path = benchmark_path(dataset)
     _check_hash(path, json.loads((path.parent / HASHES).read_text()).get(dataset))
     return load_tasks(path)
@@ -132,22 +99,3 @@ def benchmark_tasks(dataset: str) -> Task:
 def _check_hash(path: Path, expected: str | None) -> None:
     if (found := sha256(path)) != expected:
         raise ValueError(f"{path} must have SHA-256 {expected}, got {found}: it was changed.")
-
-
-def _check(dataset: str) -> None:
-    if dataset not in DATASETS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {dataset!r}.")
-
-
-def _padded(points: PointSet, num_points: int) -> PointSet:
-    missing = num_points - points.num_points
-
-    def pad(values: Tensor) -> Tensor:
-        return F.pad(values, (0, 0, 0, missing))
-
-    return PointSet(pad(points.x), pad(points.y), F.pad(points.mask, (0, missing)))
-
-
-def _stacked(sets: Sequence[PointSet]) -> PointSet:
-    x, y, mask = (torch.cat([getattr(points, k) for points in sets]) for k in ("x", "y", "mask"))
-    return PointSet(x, y, mask)

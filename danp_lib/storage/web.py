@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import to_dict
-from danp_lib._files import data_folders, write_atomically
+from danp_lib._files import data_folders, first_file, write_atomically
 from danp_lib.data.generators import TaskGenerator
-from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.conditioning import MAX_CHI_SQUARE
 from danp_lib.models.danp import DANP
@@ -50,35 +49,6 @@ _PAGE = """<!doctype html>
 """
 
 
-def export_web(
-    model: DANP,
-    path: str | os.PathLike[str],
-    *,
-    task_generator: TaskGenerator | None = None,
-    scaling: Scaling = IDENTITY,
-) -> None:
-    """Write a model as a script for a page, under the name of the file.
-
-    Matrices are stored as float16, which moves a mean by 2e-4 in the median; biases and length
-    scales as float32.
-
-    Args:
-        model: A DANP with the full-resolution U-Net.
-        path: The script, ``NAME.js``.
-        task_generator: The prior that it was trained on, if known: for the plot's range, and for
-            the exact posterior beside it.
-        scaling: From the units of the data, in which the page labels its axes, to the model's.
-
-    Raises:
-        ValueError: If the model is not one that the page can run, or the file does not end in .js.
-    """
-    path = Path(path)
-    if path.suffix != ".js":
-        raise ValueError(f"path must end in .js, got {str(path)!r}.")
-    script = model_script(model, path.stem, task_generator=task_generator, scaling=scaling)
-    write_atomically(path, script)
-
-
 def model_script(
     model: DANP,
     name: str,
@@ -86,23 +56,20 @@ def model_script(
     task_generator: TaskGenerator | None = None,
     scaling: Scaling = IDENTITY,
 ) -> str:
-    """The text that :func:`export_web` writes.
+    """A model as a script for a page; a ``ValueError`` if a page cannot run it.
 
-    Args:
-        model: See :func:`export_web`.
-        name: The name that pages ask for the model by.
-        task_generator: See :func:`export_web`.
-        scaling: See :func:`export_web`.
-
-    Raises:
-        ValueError: If the model is not one that the page can run.
+    Pages ask for it by its name. The prior that it was trained on, if known, gives the plot's range
+    and an exact posterior beside it, and the scaling the units of the axes. Matrices are stored as
+    float16, which moves a mean by 2e-4 in the median; biases and length scales as float32.
     """
     config = _page_config(model, task_generator, scaling)
     weights = {key: pack(value) for key, value in model.state_dict().items()}
+    # The same bytes from every machine.
+    data = b"".join(v.numpy().astype(f"<f{v.element_size()}").tobytes() for v in weights.values())
     script = {
         "config": config,
         "tensors": [[k, list(v.shape), 8 * v.element_size()] for k, v in weights.items()],
-        "data": base64.b64encode(b"".join(_bytes(v) for v in weights.values())).decode(),
+        "data": base64.b64encode(data).decode(),
     }
     text = json.dumps(script, separators=(",", ":"), allow_nan=False)
     return (
@@ -119,51 +86,34 @@ def pack(weight: Tensor) -> Tensor:
     return packed.contiguous()
 
 
-def _bytes(weight: Tensor) -> bytes:
-    array = weight.numpy()
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()
-
-
 def _page_config(
     model: DANP, task_generator: TaskGenerator | None, scaling: Scaling
 ) -> dict[str, Any]:
     if not isinstance(model, DANP):
         raise ValueError(f"model must be a DANP, got {type(model).__name__}.")
     base = model.config.base
-    for name, value, right in (
-        ("domain", base.domain, model.domain.dim_x == 1),
-        ("unet", base.unet, base.unet == "full-resolution"),
-        ("channels", base.channels, base.channels % 8 == 0),
-        ("head_channels", base.head_channels, base.head_channels % 8 == 0),
-        ("head_layers", base.head_layers, base.head_layers > 0),
-        ("observation_noise", base.observation_noise, base.observation_noise == 0.0),
-        ("defensive_weight", defensive := model.config.defensive_weight, defensive == 0.0),
-    ):
+    values = vars(base) | vars(model.config)
+    for name, right in {
+        "domain": model.domain.dim_x == 1,
+        "unet": values["unet"] == "full-resolution",
+        "channels": values["channels"] % 8 == 0,
+        "head_channels": values["head_channels"] % 8 == 0,
+        "head_layers": values["head_layers"] > 0,
+        "observation_noise": values["observation_noise"] == 0.0,
+        "defensive_weight": values["defensive_weight"] == 0.0,
+    }.items():
         if not right:
             raise ValueError(
                 "model must have one input dimension, the full-resolution U-Net, a head with "
                 "hidden layers, multiples of 8 channels, data free of noise, and no defensive "
-                f"component, for a page to run it; got {name}={value!r}."
+                f"component, for a page to run it; got {name}={values[name]!r}."
             )
-    config: dict[str, Any] = {
-        "domain": list(model.domain.ends[0]),
-        "gridPoints": base.grid.num_points,
-        "pointsPerUnit": base.points_per_unit,
-        "channels": base.channels,
-        "numLayers": base.num_layers,
-        "kernelSize": base.kernel_size,
-        "bound": ACTIVATION_BOUND,
-        "rank": base.rank,
-        "varianceGain": base.variance_gain,
-        "varianceOffset": base.variance_offset,
-        "factorDivisor": base.factor_divisor,
-        "headLayers": base.head_layers,
-        "headChannels": base.head_channels,
-        "conditioned": base.conditioned,
-        "maxChiSquare": MAX_CHI_SQUARE,
-        "numLevels": model.config.num_levels,
-        "numAuxiliary": model.config.num_auxiliary,
-    }
+    values["domain"], values["grid_points"] = model.domain.ends[0], base.grid.num_points
+    values |= {"bound": ACTIVATION_BOUND, "max_chi_square": MAX_CHI_SQUARE}
+    names = "domain grid_points points_per_unit channels num_layers kernel_size bound rank "
+    names += "variance_gain variance_offset factor_divisor head_layers head_channels conditioned "
+    names += "max_chi_square num_levels num_auxiliary"
+    config = _camel({name: values[name] for name in names.split()})
     if task_generator is not None:
         config["prior"] = _camel({"name": task_generator.name, **to_dict(task_generator)})
     if scaling != IDENTITY:
@@ -180,55 +130,18 @@ def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def source(name: str) -> str:
-    """One of the page's sources, such as ``"unet.js"`` or ``"kernel.wat"``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-    """
+    """One of the page's sources, such as ``"unet.js"`` or ``"kernel.wat"``."""
     folders = data_folders("book/_static/live", packaged="live")
-    for folder in folders:
-        if (path := folder / name).is_file():
-            return path.read_text(encoding="utf-8")
+    if path := first_file(folders, name):
+        return path.read_text(encoding="utf-8")
     raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}.")
-
-
-def poster(model: DANP, context: PointSet, *, num_samples: int = 12) -> dict[str, Any]:
-    """What a page shows before the model is fetched: a few samples at 161 inputs, to two digits.
-
-    Args:
-        model: The model.
-        context: One context set, the points that the page begins with.
-        num_samples: Number of samples.
-    """
-    (lower,), (upper,) = model.domain.lower, model.domain.upper
-    xt = torch.linspace(lower, upper, 161)
-    generator = torch.Generator().manual_seed(0)
-    walks = model.predict(
-        context, xt[None, :, None], num_samples=num_samples, generator=generator
-    ).components
-    shared = torch.randn(
-        num_samples, model.config.base.rank, 1, generator=generator, dtype=torch.float64
-    )
-    curves = (walks.loc + walks.cov_factor @ shared)[0, ..., 0]
-
-    def digits(values: Tensor) -> Any:
-        return [[round(v, 2) for v in row] for row in values.tolist()]
-
-    return {
-        "points": digits(torch.cat([context.x, context.y], dim=-1)[0]),
-        "xt": [round(x, 4) for x in xt.tolist()],
-        "curves": digits(curves),
-    }
 
 
 def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
     """The engine and the widget as one classic script, with the assembled kernel in it.
 
-    Args:
-        posters: What :func:`poster` made, by the model's name.
-
-    Raises:
-        ModuleNotFoundError: If the package wasmtime, which assembles the kernel, is not installed.
+    Posters are what pages show before a model is fetched, by its name. To assemble the kernel takes
+    the package wasmtime.
     """
     try:
         from wasmtime import wat2wasm
@@ -247,39 +160,19 @@ def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
 
 
 def widget_module(*scripts: str) -> str:
-    """The same as a module for a notebook's widget: the ``_esm`` of an ``anywidget.AnyWidget``.
-
-    Args:
-        scripts: Texts of the models' scripts, since a notebook has no folder to load them from.
-    """
+    """The same and the models' scripts as a module: the ``_esm`` of an ``anywidget.AnyWidget``."""
     return "\n".join([page_script(), *scripts, "export default { render: DANP.render };\n"])
 
 
 def export_page(
-    model: DANP,
-    name: str,
-    folder: str | os.PathLike[str],
-    *,
-    task_generator: TaskGenerator | None = None,
-    scaling: Scaling = IDENTITY,
+    model: DANP, name: str, folder: str | os.PathLike[str], **options: Any
 ) -> tuple[Path, ...]:
     """Write a page that works as it is: the model's script, the engine's, and an index.html.
 
-    Args:
-        model: See :func:`export_web`.
-        name: The model's name on the page.
-        folder: Where to; it is made if missing.
-        task_generator: See :func:`export_web`.
-        scaling: See :func:`export_web`.
-
-    Raises:
-        ValueError: As :func:`export_web` does.
-        ModuleNotFoundError: As :func:`page_script` does.
+    The options are those of :func:`model_script`.
     """
-    folder = Path(folder)
-    made = (folder / f"{name}.js", folder / PAGE_SCRIPT, folder / "index.html")
-    script = page_script()
-    export_web(model, made[0], task_generator=task_generator, scaling=scaling)
-    write_atomically(made[1], script)
-    write_atomically(made[2], _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT))
-    return made
+    texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
+    texts["index.html"] = _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT)
+    for file, text in texts.items():
+        write_atomically(Path(folder) / file, text)
+    return tuple(Path(folder) / file for file in texts)

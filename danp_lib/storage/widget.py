@@ -20,9 +20,7 @@ from danp_lib.storage.web import model_script, widget_module
 class LiveWidget(anywidget.AnyWidget):
     """A widget of the pages. Made by :func:`live_model`, :func:`live_noising`, :func:`live_prior`.
 
-    Attributes:
-        points: The context points of a model, pairs (x, y): those on the plot, and as soon as they
-            are set here, there too.
+    A model's context ``points``, pairs (x, y), are those on the plot, also when set here.
     """
 
     _esm = Unicode().tag(sync=True)
@@ -38,17 +36,10 @@ def live_model(
     points: Sequence[tuple[float, float]] | None = None,
     num_samples: int = 16,
 ) -> LiveWidget:
-    """A model that answers to points set on a plot.
+    """One or more models to choose from, which answer to points set on a plot.
 
-    Args:
-        models: One or more to choose from: names of pretrained DANPs, or DANPs such as
-            :func:`~danp_lib.storage.web.export_web` takes.
-        points: The points to begin with, pairs (x, y); where left out, a few of the data set's.
-        num_samples: Samples drawn at first.
-
-    Raises:
-        ValueError: If there is no model, or one that the page cannot run.
-        ModuleNotFoundError: If the package wasmtime is not installed.
+    They are names of pretrained DANPs, or DANPs such as :func:`~danp_lib.storage.web.model_script`
+    takes. Where the points to begin with are left out, they are a few of the data set's.
     """
     if not models:
         raise ValueError("models must hold at least one, got none.")
@@ -60,13 +51,12 @@ def live_model(
         else:
             name = f"model {position}"
             scripts[name] = model_script(model, name)
-    given: dict[str, Any] = {} if points is None else {"points": [list(p) for p in points]}
     return LiveWidget(
         _esm=widget_module(*scripts.values()),
         widget="model",
         models=list(scripts),
         samples=num_samples,
-        **given,
+        points=None if points is None else [list(point) for point in points],
     )
 
 

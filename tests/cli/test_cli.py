@@ -27,7 +27,6 @@ from typer.testing import CliRunner
 from danp_lib._config import to_dict
 from danp_lib._files import DATA_VARIABLE
 from danp_lib.cli import predict as cli_predict
-from danp_lib.cli import train as cli_train
 from danp_lib.cli.evaluate import render_table
 from danp_lib.cli.main import app
 from danp_lib.data.generators import Sawtooth
@@ -57,7 +56,7 @@ from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_check
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import pretrained_path
 from danp_lib.storage.tasks import benchmark_tasks
-from danp_lib.training import recipes
+from danp_lib.training import loop, recipes
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import Recipe
 
@@ -776,7 +775,7 @@ def test_an_interrupted_run_writes_no_checkpoint(
     def interrupted(*_: Any, **__: Any) -> list[dict[str, Any]]:
         return [{"step": 2, "minutes": 0.1}]
 
-    monkeypatch.setattr(cli_train, "train", interrupted)
+    monkeypatch.setattr(loop, "train", interrupted)
     result = danp(*TRAIN, "--out", "m.safetensors")
     assert result.exit_code == 130
     assert result.stderr.startswith("danp: stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from typer.testing import CliRunner, Result
 
 from danp_lib import PointSet, fit, load_fitted
-from danp_lib.cli.evaluate import evaluate_checkpoint
 from danp_lib.cli.main import app
 from danp_lib.data.points import Task, save_tasks
 
@@ -204,12 +204,11 @@ def test_evaluate_takes_out_the_season_and_counts_from_each_start(seasonal: Path
     first, others = slice(0, 1), slice(1, 3)
     task = Task(*(PointSet(points.x[:, s], points.y[:, s]) for s in (first, others)))
     save_tasks(seasonal.parent / "tasks", task, metadata={})
-    found = evaluate_checkpoint(
-        str(seasonal), str(seasonal.parent / "tasks"), estimator="model", num_samples=1, seed=0
-    )
+    options = ("--tasks", seasonal.parent / "tasks", "--estimator", "model", "--num-samples", 1)
+    found = json.loads(danp("evaluate", seasonal, *options, "--json").stdout)
     fitted = load_fitted(seasonal)
     expected = fitted.predict(task.context, task.xt).log_prob(task.yt) / 2
-    scores = [record.log_likelihood for record in found.tasks]
+    scores = [record["log_likelihood"] for record in found["tasks"]]
     assert scores == pytest.approx(expected.tolist(), rel=1e-4)
     assert scores[0] == pytest.approx(scores[1], rel=1e-3)
 

@@ -128,18 +128,13 @@ def test_a_season_is_taken_out_of_windows_and_put_back_into_predictions() -> Non
 
 def test_forecasts_have_their_targets_after_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt = []
-    original = fitting._predictor
+    original = fitting._predict
 
-    def spy(model: Any) -> Any:
-        predict = original(model)
+    def spy(model: Any, task: Any) -> Any:
+        dealt.append(task)
+        return original(model, task)
 
-        def noted(task: Any) -> Any:
-            dealt.append(task)
-            return predict(task)
-
-        return noted
-
-    monkeypatch.setattr(fitting, "_predictor", spy)
+    monkeypatch.setattr(fitting, "_predict", spy)
     fit(days(), **COLUMNS, tasks="forecast", compare=(), **SHORT)
     assert len(dealt) == 14
     for task in dealt:

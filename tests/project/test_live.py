@@ -30,7 +30,7 @@ from danp_lib.exact.waves import WaveOracle
 from danp_lib.models.danp import DANP, ancestral
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.web import PAGE_SCRIPT, export_web, pack, page_script, source, widget_module
+from danp_lib.storage.web import PAGE_SCRIPT, model_script, pack, page_script, source, widget_module
 
 sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
 
@@ -227,7 +227,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / PAGE_SCRIPT).write_text(page_script(), encoding="utf-8")
     for name in MODELS:
         prior = read_header(pretrained_path(name)).task_generator
-        export_web(load_pretrained(name), made / f"{name}.js", task_generator=prior)
+        script = model_script(load_pretrained(name), name, task_generator=prior)
+        (made / f"{name}.js").write_text(script, encoding="utf-8")
     head = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">'
         '<meta name="viewport" content="width=device-width">'
@@ -851,3 +852,12 @@ def test_build_writes_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         at = np.abs(np.array(shown["xt"]) - x).argmin()
         misses = [abs(curve[at] - y) for curve in shown["curves"]]
         assert np.median(misses) < 0.06
+
+
+def test_poster_has_curves_of_a_few_digits() -> None:
+    context = PointSet(torch.tensor([[[0.25]]]), torch.tensor([[[0.5]]]))
+    shown = live_page.poster(load_pretrained("danp-sawtooth"), context, num_samples=3)
+    assert shown["points"] == [[0.25, 0.5]]
+    assert [len(curve) for curve in shown["curves"]] == [161] * 3
+    assert (shown["xt"][0], shown["xt"][-1]) == (-2.0, 2.0)
+    assert shown["curves"][0][7] == round(shown["curves"][0][7], 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from danp_lib import LowRankNormal, Mixture, PointSet
-from danp_lib.fitting.season import Season
+from danp_lib.fitting.fitted import Season
 
 
 def test_harmonics_are_found_and_what_is_taken_out_is_put_back() -> None:

@@ -1,0 +1,89 @@
+"""What the commands share: their arguments, and what these stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from typer import Argument, Option
+
+from danp_lib import _config
+from danp_lib._config import PositiveInt, checked
+from danp_lib._files import check_writable
+from danp_lib.fitting.fitted import Fitted, load_fitted
+from danp_lib.storage.card import card_paths
+from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretrained
+from danp_lib.training.resume import LOG, STATE
+
+
+def _checked_seed(seed: int) -> int:
+    # A range of typer's would fill the help with its numbers.
+    return checked(_config.Seed, seed, "--seed")
+
+
+DATASET_NAMES = "sawtooth, square, square-released or gp"
+CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained model.")
+ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
+Dataset = Annotated[str | None, Option(help=f"{DATASET_NAMES}.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
+Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
+Device = Annotated[str, Option(help="cpu, cuda or cuda:N.")]
+XColumn = Annotated[str | None, Option("--x", help="Name of the column of inputs.")]
+YColumn = Annotated[str | None, Option("--y", help="Name of the column of outputs.")]
+Group = Annotated[str | None, Option(help="Name of the column that tells functions apart.")]
+
+
+def as_text(value: Any) -> str:
+    """A value as JSON, to be printed."""
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def with_error(value: float, error: float | None, form: str, *, width: int = 1) -> str:
+    """A number and its 1.96 standard errors, if there are any, the latter of some width."""
+    return format(value, form) + ("" if error is None else f" ± {error:{width}{form}}")
+
+
+def checked_device(name: str) -> torch.device:
+    """The device of a name; a ``ValueError`` if there is none such here."""
+    count = torch.cuda.device_count()
+    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
+    if name not in known:
+        raise ValueError(f"device must be one of {', '.join(known)} here, got {name!r}.")
+    return torch.device(name)
+
+
+def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
+    """A checkpoint, by its path or a pretrained model's name, in the units of its data."""
+    if checkpoint in PRETRAINED:
+        return Fitted(load_pretrained(checkpoint, device=device))
+    return load_fitted(find_checkpoint(checkpoint), device=device)
+
+
+def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
+    """The checkpoint's file and the folder of its run; sets the threads of the CPU, if told.
+
+    ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
+    which holds both, the checkpoint by its name. What that run has not made itself is refused where
+    it would be replaced.
+    """
+    checked(PositiveInt | None, threads, "threads")
+    if out.suffix == ".safetensors":
+        path, folder = out, out.with_suffix(".run")
+    elif out.is_file():
+        raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
+    else:
+        path, folder = out / f"{name}.safetensors", out
+    made = (path, *card_paths(path))
+    for file in (*made, folder / LOG):
+        check_writable(file)
+    taken = [file for file in made if file.exists()]
+    if taken and not (folder / STATE).exists():
+        raise ValueError(
+            f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
+            "made; move it, or choose another name."
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return path, folder
