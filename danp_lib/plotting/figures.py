@@ -239,7 +239,8 @@ def plot_likelihood_against_context_size(
 def plot_num_samples(curves: Mapping[int, Curve], *, ax: Axes | None = None) -> Axes:
     """Average likelihoods by context size, darker for more samples S (paper, Figure 5)."""
     ax = axes(ax, 3.8)
-    shades = plt.get_cmap("cividis_r")(np.linspace(0.4, 1.0, max(len(curves), 2)))
+    ramp = LinearSegmentedColormap.from_list("samples", look.SAMPLES)
+    shades = ramp(np.linspace(0.0, 1.0, max(len(curves), 2)))
     for shade, marker, number in zip(shades, "o^sDvPX<>" * 9, sorted(curves), strict=False):
         _curve(ax, curves[number], f"$S$ = {number:,}", shade, marker, "-")
     _legend_above(ax, 3)

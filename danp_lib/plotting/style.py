@@ -32,6 +32,8 @@ GREEN = "#16A085"
 RED = "#960A2C"
 PURPLE = "#B27CD8"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+SAMPLES = ("#D9687E", RED, "#4A0214")
+"""The ends and the middle of a ramp from few samples to many: no model has any of its colors."""
 
 _LEVEL_COLORS = (ORANGE, "#B0560F", "#833A1B", "#4F2320", "#6B5A57", "#8F7F7B")
 

@@ -129,3 +129,23 @@ def test_curves_are_of_what_is_shipped_and_begin_as_they_did(path: Path) -> None
     )
     # Another processor rounds differently, and the network passes that on.
     assert float(again.values) / 50 == pytest.approx(curve.log_likelihood[0], abs=0.05)
+
+
+def test_the_curves_of_ten_tasks_begin_as_the_longer_ones_of_one() -> None:
+    path = results_folder() / "ten-tasks" / result_name("danp-sawtooth", "samples")
+    ten, one = (load_result(p, Samples) for p in (path, results_folder() / path.name))
+    check_origin(ten)
+    assert {average.num_tasks for average in ten.content.by_context_size} == {10}
+    assert [curve.row for curve in ten.content.curves[::2]] == list(range(310))
+    longer = {(curve.row, curve.estimator): curve for curve in one.content.curves}
+    compared = 0
+    for curve in ten.content.curves:
+        other = longer.get((curve.row, curve.estimator))
+        if other is not None:
+            count = len(curve.num_samples)
+            assert curve.num_samples == other.num_samples[:count]
+            # Another processor rounds differently, and the network passes that on.
+            begun = pytest.approx(other.log_likelihood[:count], abs=0.05)
+            assert list(curve.log_likelihood) == begun
+            compared += 1
+    assert compared == 2 * 31

@@ -92,7 +92,7 @@ def test_a_record_comes_out_again(path: Path, row: int) -> None:
 
 OF_OTHER_KINDS = [
     *((path, Marginals) for path in sorted(results_folder().glob("*-marginals.json"))),
-    *((path, Samples) for path in sorted(results_folder().glob("*-samples.json"))),
+    *((path, Samples) for path in sorted(results_folder().rglob("*-samples.json"))),
     *((path, Used) for path in sorted(results_folder().glob("*-used.json"))),
 ]
 
