@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Mapping
@@ -13,9 +14,11 @@ import pytest
 
 from danp_lib._config import to_dict
 from danp_lib.models.danp import DANPConfig
+from danp_lib.storage.origin import sha256
 from danp_lib.training.recipes import recipe
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
 OBSERVING = ("log_every", "validate_every", "num_validation_batches")
 
 
@@ -146,3 +149,27 @@ def test_what_is_scored_stays(
         assert run["estimator"] == ("both" if run["model"] == "danp" else "exact")
         assert run["origin"].keys() == {"commit", "hardware", "danp_lib", "torch"}
         assert len(run["validation"]) == (4 if run["model"] == "danp" else 1)
+
+
+def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
+    stored = json.loads((ROOT / "results" / "ladder.json").read_text(encoding="utf-8"))
+    assert stored["rungs"] == {rung: list(paths) for rung, paths in ladder.RUNGS.items()}
+    assert stored["taken_back"] == {name: list(paths) for name, paths in ladder.TAKEN_BACK.items()}
+    assert stored["seed"] == ladder.SEED
+    runs = {
+        ladder.Run(*(run[f.name] for f in dataclasses.fields(ladder.Run))): run
+        for run in stored["runs"]
+    }
+    assert len(runs) == len(stored["runs"])
+    of_danps = {(run.rung, run.seed) for run in runs if run.model == "danp"}
+    assert of_danps == {
+        *((rung, 0) for rung in (*ladder.RUNGS, *ladder.TAKEN_BACK)),
+        *((rung, 1) for rung in (ladder.PAPER, ladder.FAST)),
+    }
+    for run, record in runs.items():
+        config, training = run.configs()
+        assert run.dataset == "sawtooth"
+        assert (record["config"], record["training"]) == (to_dict(config), to_dict(training))
+        checkpoint, path = record["origin"].get("checkpoint"), ladder.shipped(run)
+        assert (checkpoint and checkpoint["sha256"]) == (path and sha256(path))
+        assert not record["origin"]["commit"].endswith("-dirty")
