@@ -32,8 +32,7 @@ def _weighted_sum(
         log_scale: Logarithm of the length scale, a scalar.
         contract: Linear function of the weights ``(batch, n1, n2)``.
 
-    Raises:
-        RuntimeError: In a second derivative that goes back to the length scale.
+    A second derivative that goes back to the length scale is a ``RuntimeError``.
     """
     along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
     # In place where it can be: an operation as simple as these takes longer in new memory.
@@ -93,9 +92,7 @@ def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | N
 class SetConvEncoder(nn.Module):
     """From sets of points to functions on the grid, one density and one data channel a set.
 
-    Args:
-        num_sets: Number of sets that are encoded side by side, each with its own length scale.
-        initial_scale: Length scale to start from, in units of x.
+    Each of the ``num_sets`` sets has its own length scale, in units of x.
     """
 
     def __init__(self, num_sets: int, initial_scale: float) -> None:
@@ -114,7 +111,7 @@ class SetConvEncoder(nn.Module):
             index: Which channel, and so which length scale.
 
         Returns:
-            Density and data, ``(batch, 2, grid)``.
+            ``(batch, 2, grid)``.
         """
         # In training some levels are masked out in every task. A look is free on a CPU only.
         may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -130,11 +127,7 @@ class SetConvEncoder(nn.Module):
 
 
 class SetConvDecoder(nn.Module):
-    """From functions on the grid to values at target inputs.
-
-    Args:
-        initial_scale: Length scale to start from, in units of x.
-    """
+    """From functions on the grid to values at target inputs, by one length scale."""
 
     def __init__(self, initial_scale: float) -> None:
         super().__init__()
