@@ -24,11 +24,15 @@ from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
 
-_MEASURE = "likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP against "
-_MEASURE += "the number of samples); or used (a DANP's likelihood and marginals, from samples of "
-_MEASURE += "its own and its defensive component)."
-_NUM_SAMPLES = "Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 "
-_NUM_SAMPLES += "for small contexts and 5,000 for others."
+_MEASURE = (
+    "likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP against "
+    "the number of samples); or used (a DANP's likelihood and marginals, from samples of "
+    "its own and its defensive component)."
+)
+_NUM_SAMPLES = (
+    "Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 "
+    "for small contexts and 5,000 for others."
+)
 _COMPILED = "Compile a DANP's network for 256 samples and more, on a CPU."
 
 

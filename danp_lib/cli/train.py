@@ -32,8 +32,10 @@ _OF_RECORDS = {
     *("data", "x", "y", "group", "own_start", "width", "period", "tasks", "max_context"),
     *("num_targets", "held_out", "hold_out_by"),
 }
-_OUT = "A folder for the run and its checkpoint; or the checkpoint itself, such as "
-_OUT += "a/m.safetensors, with the run in a/m.run."
+_OUT = (
+    "A folder for the run and its checkpoint; or the checkpoint itself, such as "
+    "a/m.safetensors, with the run in a/m.run."
+)
 _COMPILE = Option("--compile/--no-compile", help="By default in long runs on a CPU.")
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
