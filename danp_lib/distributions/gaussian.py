@@ -114,10 +114,10 @@ class LowRankNormal(Distribution):
             squared = squared - half.square().sum(dim=(-2, -1))
             log_det = _log_det(lower) + self.cov_diag.log().sum(dim=(-2, -1))
         else:
-            lower = _cholesky(self.covariance_matrix, check)
-            half = torch.linalg.solve_triangular(lower, residual, upper=False)
-            squared = half.square().sum(dim=(-2, -1))
-            log_det = _log_det(lower)
+            covariance = self.covariance_matrix
+            lower = _cholesky(covariance.detach(), check)
+            density: Tensor = _LogDensity.apply(covariance, residual, lower)
+            return density - 0.5 * points * _LOG_2PI
         return -0.5 * (squared + log_det + points * _LOG_2PI)
 
     def sample(  # type: ignore[override]
@@ -173,6 +173,40 @@ class LowRankNormal(Distribution):
         shape = Size(batch_shape)
         parts = (self.loc, self.cov_factor, self.cov_diag)
         return LowRankNormal(*(part.expand(*shape, *part.shape[-2:]) for part in parts))
+
+
+class _LogDensity(torch.autograd.Function):
+    """Log-density of residuals but for its constant, by the Cholesky factor of the covariance.
+
+    The derivative needs the inverse of the covariance alone, not that of the factorisation.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(covariance: Tensor, residual: Tensor, lower: Tensor) -> Tensor:
+        half = torch.linalg.solve_triangular(lower, residual, upper=False)
+        return -0.5 * (half.square().sum(dim=(-2, -1)) + _log_det(lower))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        covariance, residual, lower = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for second derivatives
+            lower = torch.linalg.cholesky_ex(covariance).L
+        inverse = torch.cholesky_inverse(lower)
+        solved = inverse @ residual
+        gradient = gradient[..., None, None]
+        by_covariance = 0.5 * gradient * (solved * solved.mT - inverse)
+        by_residual = -gradient * solved
+        return (
+            by_covariance.sum_to_size(covariance.shape),
+            by_residual.sum_to_size(residual.shape),
+            None,
+        )
 
 
 class DiagonalNormal(LowRankNormal):

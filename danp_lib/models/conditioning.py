@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,36 +92,76 @@ def condition(
         # A padded value may be NaN, which times a precision of zero would be NaN.
         residual = torch.where(real, values.y.double() - observed.loc, 0.0)
         weight = real / observed.cov_diag
-        weighted = observed.cov_factor * weight
-        precision = precision + observed.cov_factor.mT @ weighted
-        weighted_residual = weighted_residual + weighted.mT @ residual
+        factor = observed.cov_factor.expand(len(weight), -1, -1)
+        gram, moment = _Moments.apply(factor, weight, residual)
+        precision, weighted_residual = precision + gram, weighted_residual + moment
         squared = squared + (weight * residual.square()).sum(dim=(-2, -1))
         count = count + values.mask.sum(dim=-1)
-    lower, whitened = _posterior(precision, weighted_residual)
     if max_chi_square < math.inf:
         scale = torch.ones_like(squared)
         # A GPU is not waited for; where nothing grows, the rest of the rounds change nothing.
         may_look = scale.device.type == "cpu" and not torch.compiler.is_compiling()
         for _ in range(_INFLATIONS):
-            chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
+            chi_square = _chi_square(precision, weighted_residual, squared, scale)
             growth = (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
             if may_look and (growth == 1.0).all():
                 break
             scale = scale * growth
-            inverse = 1.0 / scale[..., None, None]
-            lower, whitened = _posterior(precision * inverse, weighted_residual * inverse)
+        inverse = 1.0 / scale[..., None, None]
+        precision, weighted_residual = precision * inverse, weighted_residual * inverse
+    lower = _lower(precision)
     factor = _solve(lower, target.cov_factor.mT).mT
-    shift = factor @ whitened
+    shift = factor @ _solve(lower, weighted_residual)
     return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
 
 
-def _posterior(precision: Tensor, weighted_residual: Tensor) -> tuple[Tensor, Tensor]:
-    """L and g, from W' V^-1 W and W' V^-1 (y - m)."""
+class _Moments(torch.autograd.Function):
+    """W' V^-1 W and W' V^-1 (y - m), with a derivative that takes half of the products."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(factor: Tensor, weight: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        weighted = factor * weight
+        return factor.mT @ weighted, weighted.mT @ residual
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, by_gram: Tensor, by_moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        factor, weight, residual = ctx.saved_tensors
+        along = factor @ (by_gram + by_gram.mT)
+        across = factor @ by_moment
+        by_weight = 0.5 * torch.linalg.vecdot(along, factor).unsqueeze(-1) + across * residual
+        by_factor = weight * torch.addcmul(along, residual, by_moment.mT)
+        return by_factor, by_weight, across * weight
+
+
+def _chi_square(
+    precision: Tensor, weighted_residual: Tensor, squared: Tensor, scale: Tensor
+) -> Tensor:
+    r"""The squared distance of the known values, where V is multiplied by a scale.
+
+    It is the least value of :math:`(y - m - W z)^\top V^{-1} (y - m - W z) + z^\top z`. There its
+    derivative by z is zero, so z is taken as given: this spares one through the factorisation.
+    """
+    inverse = 1.0 / scale[..., None, None]
+    with torch.no_grad():
+        lower = _lower(precision * inverse)
+        z = _solve(lower, weighted_residual * inverse)
+        z = torch.linalg.solve_triangular(lower.mT, z, upper=True)
+    inner = z.mT @ (precision @ z - 2.0 * weighted_residual)
+    return (squared + inner[..., 0, 0]) / scale + z.square().sum(dim=(-2, -1))
+
+
+def _lower(precision: Tensor) -> Tensor:
+    """L, from W' V^-1 W."""
     eye = torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
     lower, info = torch.linalg.cholesky_ex(eye + precision)
     # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
-    lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
-    return lower, _solve(lower, weighted_residual)
+    return lower.masked_fill((info != 0)[..., None, None], math.nan)
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:
