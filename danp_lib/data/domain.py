@@ -65,11 +65,7 @@ class Domain:
         return ((x >= low) & (x <= high)).all(dim=-1)
 
     def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse inputs ``(..., dim_x)`` off the domain, or NaN, where the mask is true.
-
-        Raises:
-            ValueError: If there is one, or they have another dimension.
-        """
+        """Refuse inputs off the domain, or NaN, where the mask is true, by a ``ValueError``."""
         if x.shape[-1] != self.dim_x:
             raise ValueError(
                 f"{name} must have the input dimension of the domain {self}, {self.dim_x}, got "

@@ -114,9 +114,6 @@ class TaskGenerator(Configuration, ABC):
                 inputs of its own.
             generator: Source of randomness; the tasks are made on its device.
             dtype: Floating type of the tasks.
-
-        Raises:
-            ValueError: If a size is negative, or the range of context sizes is not one.
         """
 
 
@@ -289,11 +286,7 @@ class GaussianProcess(Prior):
         return squared.mul_(-0.5 / self.length_scale**2).exp_()
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """See the base class; on a GPU, a function whose covariance has no factor is NaN.
-
-        Raises:
-            ValueError: On a CPU, if a covariance is not positive definite in float64.
-        """
+        """See the base class; a covariance without a factor is an error, on a GPU NaN."""
         x = x.double()
         covariance = self.kernel(x, x)
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.jitter)

@@ -40,9 +40,6 @@ class NoiseSchedule(Configuration):
 
         Solves :math:`\sigma^2 = \beta - \beta(1-\beta)^F` (last equation of Appendix B.2), whose
         right side grows from 0 to 1 on (0, 1), by bisection down to neighbouring floats.
-
-        Raises:
-            ValueError: If there is no level to noise or the variance is not in (0, 1).
         """
         if num_levels < 1:
             raise ValueError(f"num_levels must be >= 1 to reach a variance, got {num_levels}.")
@@ -140,12 +137,8 @@ class AugmentedTask:
         """Mask the task for training at a level (paper, Section 2.2, "Training").
 
         Args:
-            level: One level for the batch, or an integer tensor ``(batch,)`` with one a task. A
-                tensor on a GPU is not read on the host, so that nothing waits for it; with a tensor
-                all levels must have the same number of points.
-
-        Raises:
-            ValueError: If a level is not one of the task's; on a GPU, a tensor is not checked.
+            level: One level for the batch, or a tensor ``(batch,)`` with one a task, which is not
+                checked on a GPU; then all levels must have the same number of points.
         """
         top = len(self.levels) - 1
         if not isinstance(level, Tensor):
@@ -178,10 +171,9 @@ def sample_augmented_task(
 ) -> AugmentedTask:
     """Draw augmented tasks, each with one true function under all its sets.
 
-    All levels have ``num_targets`` points. With ``shared_inputs`` these lie at the inputs of the
-    targets, each level noised into the next, as in the paper's Figure 1. Otherwise each level has
-    inputs of its own, at which the function is noised as many times as the level says (paper, below
-    Equation 3). All else is that of :meth:`TaskGenerator.sample_task`.
+    All levels have ``num_targets`` points, each at inputs of its own (paper, below Equation 3), or
+    with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1). All
+    else is that of :meth:`TaskGenerator.sample_task`.
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1
     task = task_generator.sample_task(

@@ -28,9 +28,6 @@ class PointSet:
         x: Inputs, ``(batch, points, dim_x)``.
         y: Outputs, ``(batch, points, 1)``.
         mask: True where a point is real, ``(batch, points)``; all true when left out.
-
-    Raises:
-        ValueError: If the shapes or dtypes do not fit together.
     """
 
     x: Tensor
@@ -148,12 +145,8 @@ class Task:
     Attributes:
         context: The context sets, padded and masked.
         target: The target sets; every entry is real.
-        pool: The true function at further uniform inputs, which the noising estimator draws its
-            auxiliary inputs from; every entry is real. ``None`` where the function is unknown off
-            the targets.
-
-    Raises:
-        ValueError: If the sets do not share a batch size. Their entries are left to :meth:`check`.
+        pool: The true function at further uniform inputs, for the noising estimator; every entry is
+            real. ``None`` where the function is unknown off the targets.
     """
 
     context: PointSet
@@ -205,10 +198,7 @@ class Task:
         return self.map(lambda points: points.to(*args, **kwargs))
 
     def check(self) -> None:
-        """Refuse, with a ``ValueError``, padded targets and pools, and values that are not finite.
-
-        Whatever scores the targets or draws from the pool takes all entries, so it calls this.
-        """
+        """Refuse padded targets and pools, and values that are not finite, by a ``ValueError``."""
         self.context.check("context")
         for name, points in (("target", self.target), ("pool", self.pool)):
             if points is None:
@@ -239,12 +229,7 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
 
 
 def load_tasks(path: str | os.PathLike[str]) -> Task:
-    """Read a task file as :func:`save_tasks` writes it.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a key is missing or unknown, or a shape, dtype or value does not fit.
-    """
+    """Read a task file as :func:`save_tasks` writes it; another is a ``ValueError``."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no task file at {path}.")

@@ -1,13 +1,13 @@
-"""Predictive distributions: Gaussians with low-rank covariance.
+"""Gaussians with low-rank covariance.
 
-These and their mixtures (:mod:`danp_lib.distributions.mixture`) are
-:class:`torch.distributions.Distribution` objects in float64 with event shape ``(points, 1)``, the
-shape of a set of outputs.
+These and their mixtures are :class:`torch.distributions.Distribution` objects in float64 with event
+shape ``(points, 1)``, the shape of a set of outputs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -23,16 +23,13 @@ _LOG_2PI = math.log(2.0 * math.pi)
 class LowRankNormal(Distribution):
     r"""A Gaussian with covariance :math:`WW^\top + \operatorname{diag}(v)` over a set of outputs.
 
-    Its arguments are those of :class:`~torch.distributions.LowRankMultivariateNormal`, with a last
-    dimension for the one output of a point.
+    As :class:`~torch.distributions.LowRankMultivariateNormal`, but that a point has one output in a
+    last dimension.
 
     Args:
         loc: The mean, ``(*batch, points, 1)``.
         cov_factor: W, ``(*batch, points, rank)``; with rank 0 the outputs are independent.
-        cov_diag: v, the diagonal part of the covariance, positive, ``(*batch, points, 1)``.
-
-    Raises:
-        ValueError: If the shapes do not fit together.
+        cov_diag: v, positive, ``(*batch, points, 1)``.
     """
 
     arg_constraints = {}  # noqa: RUF012  (the base class declares it so)
@@ -77,13 +74,10 @@ class LowRankNormal(Distribution):
         return self.cov_factor @ self.cov_factor.mT + torch.diag_embed(self.cov_diag.squeeze(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Joint log-density of a set of outputs in nats, ``(*batch)``.
-
-        The matrix that is factorised has the smaller of points and rank for its side.
+        """Joint log-density of a set of outputs ``(..., points, 1)`` in nats, ``(*batch)``.
 
         Raises:
-            ValueError: If the shape of ``value`` does not end in ``(points, 1)``, loc is not
-                finite, or the covariance is not positive definite.
+            ValueError: If loc is not finite, or the covariance is not positive definite.
         """
         check_value(value, self.event_shape)
         _check_all("loc must be finite", self.loc, self.loc.abs() < math.inf)
@@ -106,9 +100,8 @@ class LowRankNormal(Distribution):
             log_det = self.cov_diag.log().sum(dim=(-2, -1))
         elif rank < points:
             scaled = self.cov_factor / self.cov_diag
-            capacitance = self.cov_factor.mT @ scaled
-            capacitance = capacitance + torch.eye(rank, dtype=torch.float64, device=value.device)
-            lower = _cholesky(capacitance, check)
+            eye = torch.eye(rank, dtype=torch.float64, device=value.device)
+            lower = _cholesky(self.cov_factor.mT @ scaled + eye, check)
             half = torch.linalg.solve_triangular(lower, scaled.mT @ residual, upper=False)
             squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1))
             squared = squared - half.square().sum(dim=(-2, -1))
@@ -124,25 +117,19 @@ class LowRankNormal(Distribution):
         self, sample_shape: Any = (), *, generator: torch.Generator
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
-        shape = Size(sample_shape) + self.batch_shape
-        points, rank = self.event_shape[0], self.cov_factor.shape[-1]
-        eps = torch.randn(
-            (*shape, points + rank, 1),
-            dtype=torch.float64,
-            device=generator.device,
-            generator=generator,
-        )
-        return self.transform(eps)
+        return self.transform(self.noise(Size(sample_shape) + self.batch_shape, generator))
+
+    def noise(self, shape: Iterable[int], generator: torch.Generator) -> Tensor:
+        """Standard normal numbers for :meth:`transform`, ``(*shape, points + rank, 1)``."""
+        size = (*shape, self.event_shape[0] + self.cov_factor.shape[-1], 1)
+        device = generator.device
+        return torch.randn(size, dtype=torch.float64, device=device, generator=generator)
 
     def transform(self, eps: Tensor) -> Tensor:
         """Samples ``(..., points, 1)`` of standard normal numbers ``(..., points + rank, 1)``."""
+        independent, shared = eps.tensor_split([self.event_shape[0]], dim=-2)
         with torch.no_grad():
-            points = self.event_shape[0]
-            return (
-                self.loc
-                + self.cov_diag.sqrt() * eps[..., :points, :]
-                + self.cov_factor @ eps[..., points:, :]
-            )
+            return self.loc + self.cov_diag.sqrt() * independent + self.cov_factor @ shared
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""
@@ -159,20 +146,26 @@ class LowRankNormal(Distribution):
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:
         """The joint distribution of some of the points."""
-        return LowRankNormal(
-            self.loc[..., index, :], self.cov_factor[..., index, :], self.cov_diag[..., index, :]
-        )
+        return self.map(lambda part: part[..., index, :])
 
     def __getitem__(self, index: Any) -> LowRankNormal:
         """Select from the batch, as from a tensor of the batch's shape."""
         index = batch_index(index, 2)
-        return LowRankNormal(self.loc[index], self.cov_factor[index], self.cov_diag[index])
+        return self.map(lambda part: part[index])
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LowRankNormal:
         """The same distribution with a larger batch, without copying."""
-        shape = Size(batch_shape)
-        parts = (self.loc, self.cov_factor, self.cov_diag)
-        return LowRankNormal(*(part.expand(*shape, *part.shape[-2:]) for part in parts))
+        return self.map(lambda part: part.expand(*batch_shape, *part.shape[-2:]))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> LowRankNormal:
+        """The distribution whose loc, cov_factor and cov_diag are a function of these."""
+        return LowRankNormal(*map(function, (self.loc, self.cov_factor, self.cov_diag)))
+
+    @staticmethod
+    def cat(distributions: Sequence[LowRankNormal], dim: int = 0) -> LowRankNormal:
+        """Distributions one after another along a dimension of their batches."""
+        parts = [(d.loc, d.cov_factor, d.cov_diag) for d in distributions]
+        return LowRankNormal(*(torch.cat(part, dim=dim) for part in zip(*parts, strict=True)))
 
 
 class _LogDensity(torch.autograd.Function):
@@ -210,12 +203,7 @@ class _LogDensity(torch.autograd.Function):
 
 
 class DiagonalNormal(LowRankNormal):
-    """Independent Gaussians, one an output.
-
-    Args:
-        loc: The mean, ``(*batch, points, 1)``.
-        variance: Positive, ``(*batch, points, 1)``.
-    """
+    """Independent Gaussians, by means and variances ``(*batch, points, 1)``."""
 
     def __init__(self, loc: Tensor, variance: Tensor) -> None:
         super().__init__(loc, loc.new_zeros((*loc.shape[:-1], 0)), variance)

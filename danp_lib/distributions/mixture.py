@@ -26,9 +26,6 @@ class Mixture(Distribution):
     Args:
         logits: Log-weights up to a constant, ``(*batch, components)``.
         components: Gaussians with batch shape ``(*batch, components)``.
-
-    Raises:
-        ValueError: If the shapes do not fit together.
     """
 
     arg_constraints = {}  # noqa: RUF012
@@ -69,11 +66,7 @@ class Mixture(Distribution):
         return (self._weights * (self.components.variance + spread)).sum(dim=-3)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Joint log-density of a set of outputs in nats, ``(*batch)``.
-
-        Raises:
-            ValueError: As :meth:`~danp_lib.distributions.gaussian.LowRankNormal.log_prob`.
-        """
+        """As :meth:`~danp_lib.distributions.gaussian.LowRankNormal.log_prob`."""
         check_value(value, self.event_shape)
         terms = self.components.log_prob(value.unsqueeze(-3))
         return (self.logits + terms).logsumexp(dim=-1)
@@ -88,36 +81,21 @@ class Mixture(Distribution):
             return self.components.loc.new_empty((*shape, *self.event_shape))
         weights = self.logits.exp().reshape(-1, self.num_components)
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
-        points, rank = self.event_shape[0], self.components.cov_factor.shape[-1]
-        eps = torch.randn(
-            (*shape, points + rank, 1),
-            dtype=torch.float64,
-            device=generator.device,
-            generator=generator,
-        )
+        eps = self.components.noise(shape, generator)
         # Components of all mixtures in one row, so that one index picks them whatever the batch.
-        parts = (self.components.loc, self.components.cov_factor, self.components.cov_diag)
-        row = LowRankNormal(*(part.flatten(end_dim=-3) for part in parts))
+        row = self.components.map(lambda part: part.flatten(end_dim=-3))
         first = torch.arange(len(weights), device=weights.device) * self.num_components
         return row[(first + chosen.T).reshape(shape)].transform(eps)
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """Marginal distribution functions, ``(*batch, points, 1)``.
-
-        Raises:
-            ValueError: If ``value`` is neither one number nor of two dimensions or more.
-        """
+        """Marginal distribution functions, ``(*batch, points, 1)``."""
         value = _across_components(value)
         return (self._weights * self.components.cdf(value)).sum(dim=-3)
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Marginal quantiles, ``(*batch, points, 1)``, by bisection.
 
-        The bracket is the range of the components' quantiles, halved until its width is below that
-        range times 1e-18, that is, to rounding.
-
-        Raises:
-            ValueError: If ``value`` is neither one number nor of two dimensions or more.
+        The bracket is the range of the components' quantiles, halved until only rounding is left.
         """
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.

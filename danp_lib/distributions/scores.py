@@ -18,18 +18,7 @@ def crps(predictive: LowRankNormal | Mixture, y: Tensor) -> Tensor:
     r"""The continuous ranked probability score of each output, in units of y; lower is better.
 
     It is :math:`\int (F(u) - 1\{u \ge y\})^2 du = E|Y - y| - \tfrac12 E|Y - Y'|` (Gneiting and
-    Raftery, 2007), exact for Gaussians and their mixtures. For a mixture of S components it takes
-    at most S squared / 2 terms an output, and fewer where components are equal or far apart.
-
-    Args:
-        predictive: The predictive; of its joint distribution only the marginals count.
-        y: Outputs, ``(*batch, points, 1)``.
-
-    Returns:
-        ``(*batch, points, 1)``.
-
-    Raises:
-        ValueError: If the shape of ``y`` is not that of the predictive's mean.
+    Raftery, 2007), exact for Gaussians and their mixtures, ``(*batch, points, 1)`` as ``y``.
     """
     _check(predictive, y)
     if isinstance(predictive, LowRankNormal):
@@ -49,20 +38,9 @@ def crps(predictive: LowRankNormal | Mixture, y: Tensor) -> Tensor:
 
 
 def in_central_interval(predictive: LowRankNormal | Mixture, y: Tensor, level: float) -> Tensor:
-    """Whether each output lies in the central interval of its marginal.
+    """Whether each output ``(*batch, points, 1)`` lies in the central interval of its marginal.
 
-    The mean of the result is the coverage, which should be ``level``.
-
-    Args:
-        predictive: The predictive.
-        y: Outputs, ``(*batch, points, 1)``.
-        level: Probability of the interval, in (0, 1); 0.9 is from the 5 % to the 95 % quantile.
-
-    Returns:
-        Booleans, ``(*batch, points, 1)``.
-
-    Raises:
-        ValueError: If the level is not in (0, 1), or the shape of ``y`` is not the mean's.
+    The interval has the probability ``level``, in (0, 1), and so should the mean of the result.
     """
     _check(predictive, y)
     if not 0.0 < level < 1.0:

@@ -8,9 +8,8 @@ Written with the variables that all its outputs share,
     y_i = m_i + w_i^\top z + \sqrt{v_i}\, \varepsilon_i, \qquad
     z \sim \mathcal{N}(0, I), \quad \varepsilon_i \sim \mathcal{N}(0, 1),
 
-it is a Bayesian linear regression on the features w, and the known outputs give the posterior of z.
-The features are learned and the regression on them is exact, as in ALPaCA (Harrison et al., 2018),
-but that here the network has read the known outputs as well.
+it is a Bayesian linear regression on learned features w, and the known outputs give the posterior
+of z, as in ALPaCA (Harrison et al., 2018). But here the network has read the known outputs too.
 """
 
 from __future__ import annotations
@@ -72,9 +71,6 @@ def condition(
         known: Sets of other outputs with the same z, ``(batch or 1,)``, and the values that they
             took; where the mask is false, they are not known.
         max_chi_square: The bound on :math:`\chi^2 / n`; infinite for plain conditioning.
-
-    Raises:
-        ValueError: If the ranks, or the numbers of points of a set, disagree.
     """
     if not known:
         return target

@@ -30,7 +30,7 @@ _SLACK = 0.25  # of the range of the outputs, that a further context may go beyo
 
 
 class Density(Protocol):
-    """What the measure asks of a model."""
+    """What the measure asks of a model, a :class:`~danp_lib.models.convnp.NeuralProcess`."""
 
     def context_log_density(self, context: PointSet) -> Tensor:
         """Log-density of the context's own outputs in nats a point, ``(batch,)``."""
@@ -94,13 +94,10 @@ class TrainingContexts(Configuration):
         1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
 
         Args:
-            model: A trained model, a :class:`~danp_lib.models.convnp.NeuralProcess`.
+            model: A trained model.
             task_generator: What the model was trained on.
             context_size: The smallest and the largest number of points in training.
             per_range: Number of contexts of each range of sizes.
-
-        Raises:
-            ValueError: If no context of training has a point.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:

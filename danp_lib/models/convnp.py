@@ -51,14 +51,11 @@ class ConvNPConfig(Configuration):
     :math:`W = z / c` for the factor, with divisor c.
 
     The SetConv to the targets blurs the features over its length scale, which is too wide for the
-    jump of a wave. Hidden layers between it and the head can make the jump after the blur, from a
-    smooth feature such as the phase of the wave.
+    jump of a wave; hidden layers can make the jump after it, from a smooth feature such as a phase.
 
     With ``conditioned``, the joint Gaussian of a ConvGNP is evaluated at the context's inputs too
-    and conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`): exact
-    regression on features that the network has learned. The clean level of a DANP is conditioned on
-    the noisy sets as well. Its noisy levels are not: with their noise there is little to gain. At
-    rank 0 the outputs are independent, and nothing changes.
+    and conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`). The
+    clean level of a DANP is conditioned on the noisy sets as well; its noisy levels are not.
 
     Attributes:
         domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
@@ -117,11 +114,7 @@ class ConvNPConfig(Configuration):
 
 
 def paper_config(*, rank: int = 64) -> ConvNPConfig:
-    """The architecture that the paper used, its U-Net and the scales of its head.
-
-    Args:
-        rank: 64 for the ConvGNP and the DANP, 0 for the ConvCNP.
-    """
+    """The architecture that the paper used: rank 64 for ConvGNP and DANP, 0 for the ConvCNP."""
     return ConvNPConfig(
         unet="paper",
         rank=rank,
@@ -190,9 +183,7 @@ class ConvNPCore(nn.Module):
     def predictive(
         self, features: Tensor, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor
     ) -> LowRankNormal:
-        """The predictive of one output at target inputs.
-
-        Output 0 is conditioned on all sets if the configuration says so.
+        """The predictive of one output; output 0 is conditioned if the configuration says so.
 
         Args:
             features: ``(batch or 1, channels, grid)``.
@@ -237,13 +228,12 @@ class ConvNPCore(nn.Module):
         outputs = 2 + self.config.rank
         if self.head is None:
             z = z.unflatten(-1, (self.num_sets, outputs))
-            if isinstance(index, int):
-                z = z[:, :, index]
-            else:
-                z = z[torch.arange(len(index), device=z.device), :, index]
+            rows = slice(None) if isinstance(index, int) else torch.arange(len(z), device=z.device)
+            z = z[rows, :, index]
         else:
-            weight = self.head.weight.unflatten(0, (self.num_sets, outputs))
-            bias = self.head.bias.unflatten(0, (self.num_sets, outputs))
+            weight, bias = (
+                p.unflatten(0, (self.num_sets, outputs)) for p in (self.head.weight, self.head.bias)
+            )
             if isinstance(index, int):
                 z = linear_at_points(z, weight[index], bias[index])
             else:
@@ -262,12 +252,7 @@ class ConvNPCore(nn.Module):
     def check(self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None) -> None:
         """Refuse wrong shapes, values that are not finite, and inputs off the domain.
 
-        Args:
-            sets: Batches of sets, each with its name for the message.
-            xt: Target inputs.
-
-        Raises:
-            ValueError: With the argument, its value and what would be right.
+        The sets come with their names for the messages.
         """
         dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
         inputs = {f"{name}.x": points.x for name, points in sets}
@@ -297,8 +282,8 @@ Predictive = LowRankNormal | Mixture
 class NeuralProcess(nn.Module, ABC):
     """What every model obeys; training, evaluation and the commands ask for nothing else.
 
-    A model is constructed from its configuration, a frozen dataclass that checkpoints keep, and
-    listed in :data:`~danp_lib.models.registry.MODELS`.
+    A model is constructed from its configuration, a frozen dataclass, and listed in
+    :data:`~danp_lib.models.registry.MODELS`.
 
     Attributes:
         name: The name that checkpoints and commands know the class by.
@@ -306,9 +291,7 @@ class NeuralProcess(nn.Module, ABC):
             rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
         config: The configuration.
         core: The network, with one context channel and one output for each level.
-        training_contexts: What its contexts in training were like, where that was measured: then
-            a prediction for another kind of context comes with a
-            :class:`~danp_lib.models.contexts.ContextWarning`.
+        training_contexts: What its contexts in training were like, where that was measured.
     """
 
     name: ClassVar[str]
@@ -340,19 +323,10 @@ class NeuralProcess(nn.Module, ABC):
 
     @abstractmethod
     def context_log_density(self, context: PointSet) -> Tensor:
-        """Log-density of the context's own outputs in nats a point, ``(batch,)``, without checks.
-
-        See :mod:`danp_lib.models.contexts`.
-        """
+        """Log-density of the context's own outputs in nats a point, ``(batch,)``, unchecked."""
 
     def check_context(self, context: PointSet) -> None:
-        """Warn if a context is unlike those of training, unless that is not known.
-
-        One that is like them gets a warning with a probability of about 0.3 %.
-
-        Warns:
-            ContextWarning: With what was seen and what to do; once for a batch.
-        """
+        """Give a ``ContextWarning`` if a context of the batch is unlike those of training."""
         if self.training_contexts is None or not checking_contexts():
             return
         complaint = self.training_contexts.complaint(self, context)
@@ -378,12 +352,6 @@ class NeuralProcess(nn.Module, ABC):
                 without noise levels has a closed form and ignores this and what follows.
             generator: Source of randomness.
             chunk_size: Number of samples computed at a time; it bounds the memory only.
-
-        Raises:
-            ValueError: If an argument has a wrong shape, dtype or value.
-
-        Warns:
-            ContextWarning: If the context is unlike those of training; see :meth:`check_context`.
         """
 
     def condition_on(
@@ -402,11 +370,7 @@ class NeuralProcess(nn.Module, ABC):
 
 
 class ConvNP(NeuralProcess):
-    """A convolutional neural process with one context set and one output.
-
-    Args:
-        config: The architecture.
-    """
+    """A convolutional neural process with one context set and one output."""
 
     def __init__(self, config: ConvNPConfig) -> None:
         super().__init__()
@@ -414,16 +378,7 @@ class ConvNP(NeuralProcess):
         self.core = ConvNPCore(config, num_sets=1)
 
     def forward(self, context: PointSet, xt: Tensor) -> LowRankNormal:
-        """The predictive at the targets.
-
-        Args:
-            context: Context sets.
-            xt: Target inputs, ``(batch, targets, 1)``.
-
-        Raises:
-            ValueError: If shapes or dtypes are wrong, a value is not finite, or an input is off the
-                model's domain.
-        """
+        """The predictive at the targets ``(batch, targets, 1)``."""
         self.core.check([("context", context)], xt)
         return self.core([context], xt, 0)
 
@@ -451,14 +406,7 @@ class ConvNP(NeuralProcess):
 
 
 class ConvCNP(ConvNP):
-    """A ConvNP whose outputs are independent given the context (Gordon et al., 2020).
-
-    Args:
-        config: The architecture, with ``rank=0``.
-
-    Raises:
-        ValueError: If the rank is not 0.
-    """
+    """A ConvNP whose outputs are independent given the context (Gordon et al., 2020)."""
 
     name = "convcnp"
 
@@ -476,9 +424,6 @@ class ARConvCNP(ConvCNP):
 
     It is trained on contexts of up to 80 points: the 30 of the largest context and the 50 targets
     that the rollout adds (paper, Appendix B.1). Its :meth:`predict` is that of a ConvCNP.
-
-    Args:
-        config: The architecture, with ``rank=0``.
     """
 
     name = "ar-convcnp"
@@ -486,14 +431,7 @@ class ARConvCNP(ConvCNP):
 
 
 class ConvGNP(ConvNP):
-    """A ConvNP whose outputs are jointly Gaussian with a low-rank covariance (Markou et al., 2022).
-
-    Args:
-        config: The architecture, with ``rank >= 1``.
-
-    Raises:
-        ValueError: If the rank is 0.
-    """
+    """A ConvNP whose outputs are jointly Gaussian, of low-rank covariance (Markou et al., 2022)."""
 
     name = "convgnp"
 

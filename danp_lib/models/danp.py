@@ -40,8 +40,7 @@ class DANPConfig(Configuration):
         beta: Standard deviation of one noise step.
         num_auxiliary: Number of points of each auxiliary set when the model samples them; the
             number it was trained on.
-        defensive_weight: Weight of the defensive component in every prediction and likelihood; see
-            :meth:`DANP.defended`. It changes nothing in training.
+        defensive_weight: Of the defensive component in predictions; see :meth:`DANP.defended`.
     """
 
     base: ConvNPConfig = field(default_factory=ConvNPConfig)
@@ -87,7 +86,7 @@ class AuxiliarySamples:
         auxiliary: The levels 1 to F, ``(rows,)`` each.
         predictives: The predictives of the levels 1 to F at these points, ``(rows,)`` each.
         core: The network.
-        context: The context of each row, ``(rows,)``, or one for all.
+        context: The context of each row, or one for all.
         features: The U-Net's features for level 0, ``(rows, channels, grid)``.
     """
 
@@ -105,22 +104,14 @@ class AuxiliarySamples:
 
     @torch.no_grad()
     def at(self, xt: Tensor) -> LowRankNormal:
-        """Level 0 given each sample, ``(rows,)``: the components of Equation 2.
-
-        Args:
-            xt: Target inputs, ``(tasks, targets, 1)``, or one set for all tasks.
-        """
+        """Level 0 given each sample, ``(rows,)``, at ``(tasks or 1, targets, 1)``; Equation 2."""
         if len(xt) > 1:
             xt = xt.repeat_interleave(len(self.features) // len(xt), dim=0)
         return self.core.predictive(self.features, [self.context, *self.auxiliary], xt, 0)
 
 
 class DANP(NeuralProcess):
-    """A convolutional neural process on F + 1 channels that denoises level by level.
-
-    Args:
-        config: The architecture and the noise.
-    """
+    """A convolutional neural process on F + 1 channels that denoises level by level."""
 
     name = "danp"
 
@@ -140,10 +131,6 @@ class DANP(NeuralProcess):
             auxiliary: The levels 1 to F; those not noisier than ``level`` have no effect.
             xt: Inputs to predict the level at, ``(batch, targets, 1)``.
             level: The level f to predict.
-
-        Raises:
-            ValueError: If the level or the number of auxiliary sets is wrong, shapes or dtypes do
-                not fit, a value is not finite, or an input is off the model's domain.
         """
         level = check_level(level, self.num_levels)
         if len(auxiliary) != self.num_levels:
@@ -172,15 +159,11 @@ class DANP(NeuralProcess):
         .. math::
             (1 - \epsilon)\, p_\theta(y_0 \mid D_c) + \epsilon\, q(y_0 \mid D_c)
 
-        in its place, where q is broad. That costs :math:`-\log(1 - \epsilon)` nats a task at most,
-        and leaves no task more than :math:`-\log \epsilon` below q. Here q is what the noisiest
-        level alone says of the clean one; see :meth:`defensive`.
+        in its place, with :meth:`defensive` for q. That costs :math:`-\log(1 - \epsilon)` nats a
+        task at most, and leaves no task more than :math:`-\log \epsilon` below q.
 
         Args:
-            weight: :math:`\epsilon`.
-
-        Raises:
-            ValueError: If the weight is not in [0, 1), or the model has no noise levels.
+            weight: :math:`\epsilon`, in [0, 1).
         """
         model = copy.copy(self)
         model.config = replace(self.config, defensive_weight=weight)
@@ -193,10 +176,6 @@ class DANP(NeuralProcess):
         At the noisiest level :math:`y_F = s y_0 + \text{noise}`, so the level's predictive of
         :math:`y_F` without any auxiliary set, divided by s, is one of :math:`y_0` with the noise on
         top: never surer than that noise, and consistent, since every marginal is the level's own.
-
-        Args:
-            encoded: The contexts of the tasks, from :meth:`encode`.
-            xt: Target inputs, ``(tasks, targets, 1)``.
         """
         noisy = self.core.decode(encoded.features, xt, self.num_levels)
         s = self.schedule.signal(self.num_levels)
@@ -207,8 +186,6 @@ class DANP(NeuralProcess):
         self, encoded: EncodedContext, inputs: Sequence[Tensor] | Tensor, proposal: Proposal
     ) -> AuxiliarySamples:
         """Draw auxiliary sets from the noisiest level down to level 1 (paper, Equation 3).
-
-        One U-Net pass for every row and level.
 
         Args:
             encoded: The contexts of the tasks, from :meth:`encode`.
@@ -248,9 +225,9 @@ class DANP(NeuralProcess):
     ) -> Tensor:
         """Normal numbers for :func:`ancestral`, ``(levels, samples, num_points + rank, 1)``."""
         shape = (self.num_levels, num_points + self.config.base.rank, 1)
-        f64 = torch.float64
-        noise = draw_rows(torch.randn, num_samples, shape, generator=generator, dtype=f64)
-        return noise.transpose(0, 1)
+        return draw_rows(
+            torch.randn, num_samples, shape, generator=generator, dtype=torch.float64
+        ).transpose(0, 1)
 
     def sample_auxiliary(
         self,
@@ -273,10 +250,6 @@ class DANP(NeuralProcess):
 
         Returns:
             The levels 1 to F, each with the samples as its batch.
-
-        Raises:
-            ValueError: If the context or the inputs are more than one set, a number is below 1, or
-                the model cannot take the context or the inputs.
         """
         check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
@@ -372,12 +345,7 @@ class DANP(NeuralProcess):
         if encoded is None:
             return mixture
         weight, last = self.config.defensive_weight, self.defensive(encoded, xt)
-        components = LowRankNormal(
-            *(
-                torch.cat([getattr(mixture.components, name), getattr(last, name)[:, None]], dim=1)
-                for name in ("loc", "cov_factor", "cov_diag")
-            )
-        )
+        components = LowRankNormal.cat([mixture.components, last[:, None]], dim=1)
         others = mixture.logits + math.log1p(-weight)
         return Mixture(F.pad(others, (0, 1), value=math.log(weight)), components)
 
@@ -419,11 +387,7 @@ class DANP(NeuralProcess):
 
 
 def ancestral(noise: Tensor) -> Proposal:
-    """The proposal of ancestral sampling: draws of each level's predictive.
-
-    Args:
-        noise: Standard normal numbers, ``(levels, rows, points + rank, 1)``.
-    """
+    """The proposal of ancestral sampling, by noise ``(levels, rows, points + rank, 1)``."""
     return lambda level, predictive: predictive.transform(noise[level - 1])
 
 
@@ -435,11 +399,6 @@ def chunks(total: int, size: int) -> Iterator[int]:
 
 def _mixture(samples: Iterable[tuple[slice, AuxiliarySamples]], xt: Tensor) -> Mixture:
     """The mixture of each task over its samples, at the targets ``(tasks, targets, 1)``."""
-    blocks = [some.at(xt[tasks]) for tasks, some in samples]
-    components = LowRankNormal(
-        *(
-            torch.cat([getattr(block, name) for block in blocks]).unflatten(0, (len(xt), -1))
-            for name in ("loc", "cov_factor", "cov_diag")
-        )
-    )
+    components = LowRankNormal.cat([some.at(xt[tasks]) for tasks, some in samples])
+    components = components.map(lambda part: part.unflatten(0, (len(xt), -1)))
     return Mixture(components.loc.new_zeros(components.batch_shape), components)

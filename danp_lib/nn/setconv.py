@@ -56,13 +56,7 @@ def _weighted_sum(
 ) -> Tensor:
     """Apply a linear function to the Gaussian weights of squared distances.
 
-    Args:
-        squared: Of any shape.
-        log_scale: Logarithm of the length scale, a scalar.
-        contract: Linear function of the weights, which have the shape of the distances.
-
-    Raises:
-        RuntimeError: In a second derivative that goes back to the length scale.
+    A second derivative that goes back to the length scale is a ``RuntimeError``.
     """
     # To base 2, since torch.exp takes a CPU more than twice as long.
     exponent = squared * (-0.5 / math.log(2.0) * torch.exp(-2.0 * log_scale.detach()))
@@ -148,9 +142,7 @@ def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 class SetConvEncoder(nn.Module):
     """From sets of points to functions on the grid, one density and one data channel a set.
 
-    Args:
-        num_sets: Number of sets that are encoded side by side, each with its own length scale.
-        initial_scale: Length scale to start from, in units of x.
+    Each of the ``num_sets`` sets has its own length scale, in units of x.
     """
 
     def __init__(self, num_sets: int, initial_scale: float) -> None:
@@ -169,7 +161,7 @@ class SetConvEncoder(nn.Module):
             index: Which channel, and so which length scale.
 
         Returns:
-            Density and data, ``(batch, 2, grid)``.
+            ``(batch, 2, grid)``.
         """
         # In training some levels are masked out in every task. A look is free on a CPU only.
         may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -195,11 +187,7 @@ class SetConvEncoder(nn.Module):
 
 
 class SetConvDecoder(nn.Module):
-    """From functions on the grid to values at target inputs.
-
-    Args:
-        initial_scale: Length scale to start from, in units of x.
-    """
+    """From functions on the grid to values at target inputs, by one length scale."""
 
     def __init__(self, initial_scale: float) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
 """The two U-Nets that turn an encoded context into features on the grid.
 
-Inside, a one-dimensional grid is an image of height 1 with the channels last in memory: the CPU's
-convolutions are up to twice as fast in that layout, forward and backward. The kernels are kept in
-it too, so that nothing is copied between layouts.
+Inside, a one-dimensional grid is an image of height 1 with the channels last in memory, kernels
+too: the CPU's convolutions are up to twice as fast in that layout.
 
 The last layer of either, the 1x1 convolution ``out``, is linear, and so is the interpolation to the
 targets that follows: ``out`` is left to the decoder, which applies it at the targets alone.
@@ -18,18 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def _as_image(x: Tensor) -> Tensor:
-    return x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
-
-
 def fold_average_pooling(weight: Tensor) -> Tensor:
     """The kernel of the stride-2 convolution that equals a convolution then average pooling by 2.
 
-    Args:
-        weight: ``(out, in, 1, k)``.
-
-    Returns:
-        ``(out, in, 1, k + 1)``; the padding of the convolution stays as it was.
+    It has one more weight in the last dimension; the padding stays as it was.
     """
     return 0.5 * (F.pad(weight, (0, 1)) + F.pad(weight, (1, 0)))
 
@@ -37,9 +28,8 @@ def fold_average_pooling(weight: Tensor) -> Tensor:
 def paper_pooling_layers(num_layers: int, kernel_size: int) -> Iterator[bool]:
     """Whether each layer on the way down pools (true) or strides (false).
 
-    The network the paper used keeps its receptive field symmetric by this rule: where the field of
-    a layer's inputs, in grid points, is odd, it convolves and averages pairs; where it is even, it
-    computes every other convolution only.
+    The paper's network keeps its receptive field symmetric by this rule: where the field of a
+    layer's inputs is odd, it convolves and averages pairs; where even, it skips every other output.
     """
     field = 1
     for _ in range(num_layers):
@@ -85,7 +75,7 @@ class PaperUNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
-        h = _as_image(x)
+        h = x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
         skips: list[Tensor] = []
         for layer, pools in zip(self.down, self.pools, strict=True):
             assert isinstance(layer, nn.Conv2d)
@@ -115,14 +105,7 @@ def soft_bound(h: Tensor) -> Tensor:
 
 
 def bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """``soft_bound(residual + gelu(x))``, or without a residual ``soft_bound(gelu(x))``.
-
-    Outside of compiled code, value and gradient take half of what PyTorch's own operations do.
-
-    Args:
-        x: ``(batch, channels, ...)``.
-        residual: Of the same shape.
-    """
+    """``soft_bound(residual + gelu(x))``, outside of compiled code in half the time."""
     if torch.compiler.is_compiling():
         return _bounded_gelu(x, residual)
     bounded, _ = _BoundedGELU.apply(x, residual)
@@ -173,20 +156,13 @@ class _BoundedGELU(torch.autograd.Function):
 class FullResolutionUNet(nn.Module):
     """A U-Net whose finest skip is at the resolution of the grid.
 
-    Jumps of a wave are sharper than two grid points. Here a stem reads the encoding at full
-    resolution, every resolution has an additive skip, and a residual convolution mixes after each
-    upsampling.
+    A stem reads the encoding at full resolution, since the jumps of a wave are sharper than two
+    grid points. Every resolution has an additive skip, and a residual convolution mixes after each
+    upsampling. Every layer ends in :func:`soft_bound`: a DANP is given its own samples, level after
+    level, and an unbounded network answers odd ones with odder ones.
 
-    Every layer ends in :func:`soft_bound`. A DANP is given its own samples, level after level.
-    Where such a set is like nothing it was trained on, an unbounded network answers with values
-    off the data's range, and to those with values far off it.
-
-    Args:
-        in_channels: Channels of the encoding.
-        out_channels: Channels of the features.
-        channels: Channels of every layer.
-        num_layers: Number of halvings; the grid must be a multiple of ``2 ** num_layers``.
-        kernel_size: Odd size of the kernels of the stem and of the way down.
+    The arguments are those of :class:`PaperUNet`; ``kernel_size`` is that of the stem and of the
+    way down.
     """
 
     def __init__(
@@ -217,7 +193,8 @@ class FullResolutionUNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
-        h = bounded_gelu(self.stem(_as_image(x)))
+        x = x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
+        h = bounded_gelu(self.stem(x))
         skips: list[Tensor] = []
         for down in self.down:
             skips.append(h)

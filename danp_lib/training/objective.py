@@ -62,14 +62,8 @@ def draw_batch(
     """Draw a masked batch for a model; for one without levels, a plain one.
 
     A level drawn for the whole batch on a CPU becomes an int, by which the model computes what that
-    level needs alone. A GPU is not waited for: there the levels stay a tensor.
-
-    Args:
-        model: The model.
-        task_generator: The prior over functions.
-        config: The batch.
-        levels: One level, or each task's, ``(batch,)``; drawn where left out.
-        generator: Source of randomness.
+    level needs alone. A GPU is not waited for: there the levels stay a tensor. ``levels`` is one
+    level, or each task's, ``(batch,)``; they are drawn where it is left out.
     """
     if model.num_levels == 0:
         task = task_generator.sample_task(
@@ -97,15 +91,9 @@ def draw_batch(
 def batch_log_likelihood(
     model: NeuralProcess, batch: MaskedTask, *, jitter: Tensor | float = 0.0
 ) -> Tensor:
-    r"""Log-likelihood per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`.
+    r"""Nats per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`, ``(batch,)``.
 
-    Args:
-        model: The model.
-        batch: What it sees and predicts.
-        jitter: Added to the diagonal of the predictive covariance.
-
-    Returns:
-        Nats per target, ``(batch,)``.
+    The jitter is added to the diagonal of the predictive covariance.
     """
     predictive = model.level_predictive(batch)
     jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
@@ -118,10 +106,6 @@ def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> 
     With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
     :math:`\ell`, so that its gradient is bounded. A value of 1 predicted as :math:`0 \pm 10^{-3}`
     costs 500,000 nats: with the plain mean, one such task sets the direction of the step.
-
-    Args:
-        log_likelihood: Nats per target, ``(batch,)``.
-        robust_threshold: k, in nats per target, or ``None`` for the plain mean.
     """
     if robust_threshold is not None:
         short = (robust_threshold - log_likelihood).clamp(min=0.0)
@@ -153,15 +137,7 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
 
 
 def validation_log_likelihood(model: NeuralProcess, batches: list[list[MaskedTask]]) -> list[float]:
-    """Mean log-likelihood per target of each level, given the true noised levels above it.
-
-    Args:
-        model: The model.
-        batches: For each level, its batches.
-
-    Returns:
-        Nats per target, one number a level.
-    """
+    """Mean nats per target of each level, over its batches, given the true levels above it."""
     with torch.no_grad():
         return [
             torch.cat([batch_log_likelihood(model, b) for b in level]).mean().item()

@@ -18,17 +18,10 @@ JitterSchedule = Literal["constant", "geometric"]
 
 
 def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
-    """What the learning rate is multiplied by at a step, in [0, 1].
+    """What the learning rate is multiplied by at a step, counted from 0.
 
-    Args:
-        step: From 0.
-        num_steps: Length of the run.
-        warmup_steps: Number of steps over which the rate rises linearly from near 0.
-        schedule: ``"constant"``, ``"cosine"`` for a half cosine from 1 down to 0, or
-            ``"quadratic"`` for the square of what is left of the run.
-
-    Raises:
-        ValueError: If the schedule is unknown.
+    It rises linearly from near 0 over the warmup. A ``"cosine"`` is a half one, from 1 down to 0;
+    ``"quadratic"`` is the square of what is left of the run.
     """
     checked(Schedule, schedule, "schedule")
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
@@ -50,9 +43,6 @@ def jitter_at(step: int, *, jitter: float, num_steps: int, schedule: JitterSched
         jitter: At step 0, in squared units of y.
         num_steps: Number of steps with jitter.
         schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor.
-
-    Raises:
-        ValueError: If the schedule is unknown.
     """
     checked(JitterSchedule, schedule, "schedule")
     if step >= num_steps:
@@ -126,11 +116,7 @@ class KernelMuon:
 
     @torch.no_grad()
     def step(self, learning_rate: Tensor) -> None:
-        """Move the kernels along their gradients.
-
-        Args:
-            learning_rate: A scalar on the device of the kernels, where a captured step reads it.
-        """
+        """Move the kernels along their gradients; a captured step reads the rate on its device."""
         for same, average in zip(self.stacks, self.momenta, strict=True):
             # A kernel without a gradient is an error here.
             gradient = torch.stack([cast(Tensor, kernel.grad) for kernel in same]).flatten(2)
@@ -154,9 +140,6 @@ class Optimizer:
         muon_learning_rate: Peak rate of Muon.
         muon_weight_decay: Weight decay of Muon.
         gradient_clip: Largest Euclidean norm of the whole gradient; a larger one is scaled down.
-
-    Raises:
-        ValueError: If the kind is unknown.
     """
 
     def __init__(
