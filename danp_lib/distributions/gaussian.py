@@ -20,7 +20,28 @@ VARIANCE_FLOOR = 1e-6
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
-class LowRankNormal(Distribution):
+class OutputsDistribution(Distribution):
+    """What Gaussians and mixtures of a set of outputs share."""
+
+    arg_constraints = {}  # noqa: RUF012  (the base class declares it so)
+    support = constraints.independent(constraints.real, 2)
+    has_rsample = False
+
+    def quantile(self, level: float) -> Tensor:
+        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"the level of a quantile must lie in (0, 1), got {level}.")
+        return self.icdf(torch.tensor(level, dtype=torch.float64))
+
+    def check_value(self, value: Tensor) -> None:
+        """Refuse outputs of another shape than ``(..., points, 1)`` with a ``ValueError``."""
+        if value.shape[-2:] != self.event_shape:
+            raise ValueError(
+                f"value must have shape (..., {self.event_shape[0]}, 1), got {tuple(value.shape)}."
+            )
+
+
+class LowRankNormal(OutputsDistribution):
     r"""A Gaussian with covariance :math:`WW^\top + \operatorname{diag}(v)` over a set of outputs.
 
     As :class:`~torch.distributions.LowRankMultivariateNormal`, but that a point has one output in a
@@ -31,10 +52,6 @@ class LowRankNormal(Distribution):
         cov_factor: W, ``(*batch, points, rank)``; with rank 0 the outputs are independent.
         cov_diag: v, positive, ``(*batch, points, 1)``.
     """
-
-    arg_constraints = {}  # noqa: RUF012  (the base class declares it so)
-    support = constraints.independent(constraints.real, 2)
-    has_rsample = False
 
     def __init__(self, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> None:
         if (
@@ -79,7 +96,7 @@ class LowRankNormal(Distribution):
         Raises:
             ValueError: If loc is not finite, or the covariance is not positive definite.
         """
-        check_value(value, self.event_shape)
+        self.check_value(value)
         _check_all("loc must be finite", self.loc, self.loc.abs() < math.inf)
         _check_all(
             "the covariance must be positive definite, and cov_diag positive and finite",
@@ -139,10 +156,6 @@ class LowRankNormal(Distribution):
         """Marginal quantiles, ``(*batch, points, 1)``."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
         return self.mean + self.stddev * torch.special.ndtri(level)
-
-    def quantile(self, level: float) -> Tensor:
-        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
-        return self.icdf(checked_level(level))
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:
         """The joint distribution of some of the points."""
@@ -215,14 +228,6 @@ def batch_index(index: Any, event_dims: int) -> Any:
     return (*index, *(slice(None),) * event_dims)
 
 
-def check_value(value: Tensor, event_shape: Size) -> None:
-    """Refuse outputs of another shape than ``(..., *event_shape)`` with a ``ValueError``."""
-    if value.shape[-2:] != event_shape:
-        raise ValueError(
-            f"value must have shape (..., {event_shape[0]}, 1), got {tuple(value.shape)}."
-        )
-
-
 def _check_all(rule: str, values: Tensor, good: Tensor) -> None:
     if not good.all():
         raise ValueError(f"{rule}, got {values[~good][0].item()}.")
@@ -240,10 +245,3 @@ def _cholesky(matrix: Tensor, check: bool) -> Tensor:
 
 def _log_det(lower: Tensor) -> Tensor:
     return 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-
-
-def checked_level(level: float) -> float:
-    """The level of a quantile; one outside (0, 1) is a ``ValueError``."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level of a quantile must lie in (0, 1), got {level}.")
-    return level

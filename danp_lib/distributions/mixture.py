@@ -7,30 +7,24 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, constraints
 
 from danp_lib.distributions.gaussian import (
     DiagonalNormal,
     LowRankNormal,
+    OutputsDistribution,
     batch_index,
-    check_value,
-    checked_level,
 )
 
 _QUANTILE_STEPS = 60
 
 
-class Mixture(Distribution):
+class Mixture(OutputsDistribution):
     """A mixture of Gaussians over a set of outputs (paper, Equation 2).
 
     Args:
         logits: Log-weights up to a constant, ``(*batch, components)``.
         components: Gaussians with batch shape ``(*batch, components)``.
     """
-
-    arg_constraints = {}  # noqa: RUF012
-    support = constraints.independent(constraints.real, 2)
-    has_rsample = False
 
     def __init__(self, logits: Tensor, components: LowRankNormal) -> None:
         if logits.shape != components.batch_shape or logits.ndim < 1:
@@ -67,7 +61,7 @@ class Mixture(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """As :meth:`~danp_lib.distributions.gaussian.LowRankNormal.log_prob`."""
-        check_value(value, self.event_shape)
+        self.check_value(value)
         terms = self.components.log_prob(value.unsqueeze(-3))
         return (self.logits + terms).logsumexp(dim=-1)
 
@@ -111,10 +105,6 @@ class Mixture(Distribution):
             below = cdf < level
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
-
-    def quantile(self, level: float) -> Tensor:
-        """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
-        return self.icdf(checked_level(level))
 
     def marginal(self, index: slice | Tensor) -> Mixture:
         """The joint distribution of some of the points."""

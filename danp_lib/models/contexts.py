@@ -156,14 +156,13 @@ class TrainingContexts(Configuration):
 def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tensor:
     """Joint log-density of the real points over their number, ``(batch,)``; 0 without a point."""
     real = context.mask.unsqueeze(-1)
-    y = torch.where(real, context.y.double(), 0.0)
     # An independent output with this variance has a log-density of zero at its mean.
     masked = LowRankNormal(
         torch.where(real, predictive.loc, 0.0),
         torch.where(real, predictive.cov_factor, 0.0),
         torch.where(real, predictive.cov_diag, 0.5 / math.pi),
     )
-    return masked.log_prob_unchecked(y) / context.sizes.clamp(min=1)
+    return masked.log_prob_unchecked(context.blanked().y) / context.sizes.clamp(min=1)
 
 
 _CHECKING = ContextVar("_CHECKING", default=True)

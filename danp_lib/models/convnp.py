@@ -196,7 +196,7 @@ class ConvNPCore(nn.Module):
         if not self.config.conditioned or self.config.rank == 0 or is_noisy:
             return self.decode(features, xt, index)
         given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
-        xs = [xt, *(torch.where(points.mask.unsqueeze(-1), points.x, 0.0) for _, points in given)]
+        xs = [xt, *(points.blanked().x for _, points in given)]
         # One call for all inputs is faster than one a set; inputs that all rows share stay shared.
         parts_of: dict[int, Iterator[Tensor]] = {}
         for batch in {len(x) for x in xs}:
@@ -400,9 +400,9 @@ class ConvNP(NeuralProcess):
     @torch.no_grad()
     def context_log_density(self, context: PointSet) -> Tensor:
         """See the base class: one pass."""
-        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        context = context.blanked()
         features = self.core.features(self.core.encode([context]))
-        return log_density_per_point(self.core.decode(features, x, 0), context)
+        return log_density_per_point(self.core.decode(features, context.x, 0), context)
 
 
 class ConvCNP(ConvNP):

@@ -324,11 +324,11 @@ class DANP(NeuralProcess):
     def context_log_density(self, context: PointSet) -> Tensor:
         """See the base class: the mean over a few ancestral samples, the same ones every time."""
         generator = torch.Generator(context.x.device).manual_seed(0)
-        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        context = context.blanked()
         values = []
         for tasks, samples in self._ancestral(context, _SAMPLES_TO_CHECK, None, generator, 256):
-            count = len(samples.features) // len(x[tasks])
-            known = PointSet(x[tasks], context.y[tasks], context.mask[tasks])
+            known = context[tasks]
+            count = len(samples.features) // known.batch_size
             known = PointSet(*(part.repeat_interleave(count, dim=0) for part in known.parts))
             level = self.core.decode(samples.features, known.x, 0)
             joint = log_density_per_point(level, known) * known.sizes

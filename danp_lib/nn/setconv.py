@@ -168,9 +168,9 @@ class SetConvEncoder(nn.Module):
         if points.num_points == 0 or (may_look and not points.mask.any()):
             return self.log_scale[index] * grid.new_zeros(points.batch_size, 2, len(grid))
         # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
-        real = points.mask.unsqueeze(-1)
-        x = torch.where(real, points.x, 0.0)
-        values = torch.cat([real.to(x.dtype), torch.where(real, points.y, 0.0)], dim=-1).mT
+        blanked = points.blanked()
+        x, y = blanked.x, blanked.y
+        values = torch.cat([points.mask.unsqueeze(-1).to(y.dtype), y], dim=-1).mT
         log_scale = self.log_scale[index]
         squared, near = _distances(x, grid, log_scale)
 
