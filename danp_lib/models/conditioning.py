@@ -149,7 +149,15 @@ def _chi_square(
         z = _solve(lower, weighted_residual * inverse)
         z = torch.linalg.solve_triangular(lower.mT, z, upper=True)
     inner = z.mT @ (precision @ z - 2.0 * weighted_residual)
-    return (squared + inner[..., 0, 0]) / scale + z.square().sum(dim=(-2, -1))
+    result = (squared + inner[..., 0, 0]) / scale + z.square().sum(dim=(-2, -1))
+    if result.requires_grad and not torch.compiler.is_compiling():
+        result.register_hook(_refuse_second_derivative)
+    return result
+
+
+def _refuse_second_derivative(gradient: Tensor) -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError("where known values are improbable, there are first derivatives only.")
 
 
 def _lower(precision: Tensor) -> Tensor:

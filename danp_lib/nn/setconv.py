@@ -40,9 +40,11 @@ def _distances(
         # In place where it can be: an operation as simple as these takes longer in new memory.
         return reduce(add, (_squared(a.unsqueeze(-1) - b) for a, b in along_axes)), None
     ends, count = grid[[0, -1], 0].tolist(), len(grid)
-    spacing, radius = (ends[1] - ends[0]) / (count - 1), RADIUS * math.exp(log_scale.item())
-    window = min(math.ceil(2.0 * radius / spacing) + 1, count)
-    first = ((x - (ends[0] + radius)) / spacing).ceil_().clamp_(0, count - window)
+    spacing, radius = (ends[1] - ends[0]) / (count - 1), RADIUS * log_scale.exp().item()
+    # The whole grid for a scale that is infinite or NaN, which must reach the result.
+    is_wide = not 2.0 * radius / spacing < count
+    window = count if is_wide else min(math.ceil(2.0 * radius / spacing) + 1, count)
+    first = ((x - (ends[0] + radius)) / spacing).ceil_().clamp_(0, count - window).nan_to_num_()
     index = first.long() + torch.arange(window)
     return (x - grid[:, 0][index]).square_(), index
 

@@ -453,3 +453,19 @@ def test_the_arguments_are_torchs() -> None:
     )
     torch.testing.assert_close(again.log_prob(y), theirs.log_prob(y.squeeze(-1)))
     torch.testing.assert_close(again.variance.squeeze(-1), theirs.variance)
+
+
+@pytest.mark.parametrize("rank", [2, 6])
+def test_log_prob_has_first_and_second_derivatives(rank: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, 1), (2, 4, rank), (2, 4, 1), (3, 2, 4, 1))
+    loc, factor, diag, y = (
+        torch.randn(shape, generator=g, dtype=torch.float64) for shape in shapes
+    )
+    parts = [part.requires_grad_() for part in (loc, factor, diag.square() + 0.5, y)]
+
+    def log_prob(*parts: Tensor) -> Tensor:
+        return LowRankNormal(*parts[:3]).log_prob(parts[3])
+
+    torch.autograd.gradcheck(log_prob, parts)
+    torch.autograd.gradgradcheck(log_prob, parts)

@@ -271,3 +271,18 @@ def test_independent_outputs_stay_as_they_are() -> None:
     )
     context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
     assert_same(model.predict(context, xt), plain.predict(context, xt), 0.0)
+
+
+def test_derivatives_go_through_the_bound_on_improbable_values() -> None:
+    joint, values = draw_gaussian(2, NUM_TARGETS + 4, 3, 0), draw_set(2, 4, 1)
+    parts = [p.clone().requires_grad_() for p in (joint.loc, joint.cov_factor, joint.cov_diag)]
+
+    def mean(*parts: Tensor) -> Tensor:
+        target, rest = split(LowRankNormal(*parts))
+        return condition(target, [(rest, values)], max_chi_square=1e-3).mean
+
+    target, rest = split(joint)
+    assert not torch.allclose(mean(*parts), condition(target, [(rest, values)]).mean)
+    torch.autograd.gradcheck(mean, parts)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(mean(*parts).sum(), parts, create_graph=True)

@@ -153,3 +153,28 @@ class TestDecoder:
             rtol=1e-8,
             atol=1e-8,
         )
+
+
+class TestNearby:
+    """In float32 on a CPU sums are over the grid points near each input; in float64 over all."""
+
+    @given(seeds, st.sampled_from([1, 3, 40]), st.sampled_from([0.03, 0.125, 1.0]))
+    def test_sums_are_those_over_the_whole_grid(self, seed: int, size: int, scale: float) -> None:
+        points, generator = draw_set(2, size, seed), torch.Generator().manual_seed(seed)
+        features = torch.randn(2, 6, len(GRID), generator=generator).double()
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            encode, decode = SetConvEncoder(1, scale).to(dtype), SetConvDecoder(scale).to(dtype)
+            pointwise, h = nn.Conv2d(6, 6, 1).to(dtype), features.to(dtype).requires_grad_()
+            nn.init.eye_(pointwise.weight.data.view(6, 6))
+            nn.init.ones_(pointwise.bias)  # type: ignore[arg-type]
+            some = PointSet(points.x.float().to(dtype), points.y.to(dtype))
+            y = some.y.requires_grad_()
+            encoded = encode(some, GRID.to(dtype), 0)
+            decoded = decode(h, GRID.to(dtype), some.x, pointwise)
+            loss = encoded.square().sum() + decoded.square().sum()
+            wanted = [y, h, encode.log_scale, decode.log_scale]
+            results.append([encoded, decoded, *torch.autograd.grad(loss, wanted)])
+        for near, exact in zip(*results, strict=True):
+            tolerance = 1e-5 * float(exact.detach().abs().max()) + 1e-5
+            torch.testing.assert_close(near.double(), exact, rtol=1e-4, atol=tolerance)
