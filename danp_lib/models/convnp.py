@@ -27,7 +27,7 @@ from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition, noise_variance
 from danp_lib.models.contexts import (
     ContextWarning,
     TrainingContexts,
@@ -79,6 +79,10 @@ class ConvNPConfig(Configuration):
         observation_noise: Least standard deviation of the noise of the data. Its square is the
             least independent variance of an output, predicted or known; the rest is learned. 0 for
             data free of noise, whose known values are taken as exact.
+        largest_noise: Largest standard deviation of the noise, where it varies from task to task:
+            then the clean level's head is free of noise, and what the context says of the noise
+            (:func:`~danp_lib.models.conditioning.noise_variance`) is added to it. 0 leaves the
+            noise to the head.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -96,9 +100,19 @@ class ConvNPConfig(Configuration):
     head_channels: PositiveInt = 128
     conditioned: bool = False
     observation_noise: NonNegativeFloat = 0.0
+    largest_noise: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.largest_noise and not (
+            0.0 < self.observation_noise <= self.largest_noise and self.conditioned and self.rank
+        ):
+            raise ValueError(
+                "largest_noise must be 0, or at least an observation_noise above 0 with a "
+                f"conditioned model of rank 1 or more, got {self.largest_noise} with "
+                f"observation_noise={self.observation_noise}, conditioned={self.conditioned} and "
+                f"rank={self.rank}."
+            )
         box = self.grid.domain
         farthest = max(map(abs, (*box.lower, *box.upper)))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
@@ -218,7 +232,25 @@ class ConvNPCore(nn.Module):
             if not isinstance(index, int):
                 points = points.expand(len(index)).masked_where(index == 0)
             known.append((self._output(part, i, KNOWN_VARIANCE), points))
-        return condition(self._output(z, index), known, max_chi_square=MAX_CHI_SQUARE)
+        target = self._output(z, index)
+        if self.config.largest_noise > 0.0:
+            context = known[:1] if given and given[0][0] == 0 else []
+            noise = self._noise(context)
+            known[: len(context)] = [(_with_noise(seen, noise), points) for seen, points in context]
+            # The noise is that of output 0 alone; the others have learned their own.
+            if not isinstance(index, int):
+                noise = noise * (index == 0)[:, None, None]
+            target = _with_noise(target, noise)
+        return condition(target, known, max_chi_square=MAX_CHI_SQUARE)
+
+    def _noise(self, context: Sequence[tuple[LowRankNormal, PointSet]]) -> Tensor:
+        return noise_variance(context, self.config.observation_noise, self.config.largest_noise)
+
+    def at_context(self, features: Tensor, context: PointSet) -> LowRankNormal:
+        """Output 0 at the inputs of the context, as it is observed, before any conditioning."""
+        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
+        own = self.decode(features, x, 0)
+        return _with_noise(own, self._noise([(own, context)])) if self.config.largest_noise else own
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """The Gaussian of one output before any conditioning; see :meth:`predictive`."""
@@ -253,7 +285,9 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = max(floor, self.config.observation_noise**2) + F.softplus(raw)
+        # What is known of the noise of output 0 is added later, and is never below the least.
+        least = 0.0 if self.config.largest_noise else self.config.observation_noise
+        variance = max(floor, least**2) + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
@@ -287,6 +321,15 @@ class ConvNPCore(nn.Module):
         sizes = {name.removesuffix(".x"): len(x) for name, x in inputs.items()}
         if len(set(sizes.values()) - {1}) > 1:
             raise ValueError(f"the batch sizes must agree (or be 1), got {sizes}.")
+
+
+def _with_noise(free: LowRankNormal, variance: Tensor) -> LowRankNormal:
+    """Outputs with independent noise on top."""
+    total = free.cov_diag + variance
+    shape = total.shape[:-1]
+    return LowRankNormal(
+        free.loc.expand_as(total), free.cov_factor.expand(*shape, free.cov_factor.shape[-1]), total
+    )
 
 
 Predictive = LowRankNormal | Mixture
@@ -444,9 +487,8 @@ class ConvNP(NeuralProcess):
     @torch.no_grad()
     def context_log_density(self, context: PointSet) -> Tensor:
         """See the base class: one pass."""
-        x = torch.where(context.mask.unsqueeze(-1), context.x, 0.0)
         features = self.core.features(self.core.encode([context]))
-        return log_density_per_point(self.core.decode(features, x, 0), context)
+        return log_density_per_point(self.core.at_context(features, context), context)
 
 
 class ConvCNP(ConvNP):
