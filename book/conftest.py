@@ -10,6 +10,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leave no choice of kernels; without nbval, pytest works all the same."""
     if config.pluginmanager.hasplugin("nbval"):
         config.option.nbval_current_env = True
+        _start_kernels_twice()
+
+
+def _start_kernels_twice() -> None:
+    """Try again where a kernel dies at its start: two that start at once may take one port."""
+    from nbval import plugin
+
+    start = plugin.RunningKernel
+
+    def started(*args: object, **options: object) -> object:
+        try:
+            return start(*args, **options)
+        except RuntimeError:
+            return start(*args, **options)
+
+    plugin.RunningKernel = started
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
