@@ -10,10 +10,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leave no choice of kernels; without nbval, pytest works all the same."""
     if config.pluginmanager.hasplugin("nbval"):
         config.option.nbval_current_env = True
-        _start_kernels_twice()
+        _retry_kernel_start()
 
 
-def _start_kernels_twice() -> None:
+def _retry_kernel_start() -> None:
     """Try again where a kernel dies at its start: two that start at once may take one port."""
     from nbval import plugin
 
