@@ -81,6 +81,11 @@ class TaskGenerator(Configuration, ABC):
         """The smallest standard deviation of the observation noise."""
         return self.noise[0] if isinstance(self.noise, tuple) else self.noise
 
+    @property
+    def largest_noise(self) -> float:
+        """The largest one."""
+        return self.noise[1] if isinstance(self.noise, tuple) else self.noise
+
     def observe(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """Add the observation noise to the points of each task, ``(batch, points, 1)``, if any."""
         if self.noise == 0.0:

@@ -27,7 +27,7 @@ from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, NoiseBelief, condition
 from danp_lib.models.contexts import (
     ContextWarning,
     TrainingContexts,
@@ -76,6 +76,10 @@ class ConvNPConfig(Configuration):
         observation_noise: Least standard deviation of the noise of the data. Its square is the
             least independent variance of an output, predicted or known; the rest is learned. 0 for
             data free of noise, whose known values are taken as exact.
+        largest_noise: Largest standard deviation of the noise, where it varies from task to task:
+            then the clean level's head is free of noise, and what the context says of the noise
+            (:func:`~danp_lib.models.conditioning.noise_variance`) is added to it. 0 leaves the
+            noise to the head.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -93,9 +97,19 @@ class ConvNPConfig(Configuration):
     head_channels: PositiveInt = 128
     conditioned: bool = False
     observation_noise: NonNegativeFloat = 0.0
+    largest_noise: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.largest_noise and not (
+            0.0 < self.observation_noise <= self.largest_noise and self.conditioned and self.rank
+        ):
+            raise ValueError(
+                "largest_noise must be 0, or at least an observation_noise above 0 with a "
+                f"conditioned model of rank 1 or more, got {self.largest_noise} with "
+                f"observation_noise={self.observation_noise}, conditioned={self.conditioned} and "
+                f"rank={self.rank}."
+            )
         box = self.grid.domain
         farthest = max(map(abs, (*box.lower, *box.upper)))
         limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
@@ -161,6 +175,9 @@ class ConvNPCore(nn.Module):
         widths = [config.channels] + [config.head_channels] * config.head_layers
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.head = None if fused else nn.Linear(widths[-1], num_sets * head_outputs)
+        if config.largest_noise > 0.0:
+            self.noise_slope = nn.Linear(widths[-1], 1)
+            self.noise_prior = nn.Linear(widths[-1], 2)
         self.register_buffer("grid", config.grid.points().float(), persistent=False)
 
     def forward(self, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor) -> LowRankNormal:
@@ -209,7 +226,62 @@ class ConvNPCore(nn.Module):
             if not isinstance(index, int):
                 points = points.expand(len(index)).masked_where(index == 0)
             known.append((self._output(part, i, KNOWN_VARIANCE), points))
-        return condition(self._output(z, index), known, max_chi_square=MAX_CHI_SQUARE)
+        target = self._output(z, index)
+        if self.config.largest_noise > 0.0:
+            context = known[:1] if given and given[0][0] == 0 else []
+            slopes = [self._slope(part) for part in parts[: len(context)]]
+            belief = self._noise(
+                [(seen, slope, points) for (seen, points), slope in zip(context, slopes, strict=True)],
+                [(part, points.mask) for part, (_, points) in zip(parts, known, strict=True)],
+            )
+            known[: len(context)] = [
+                (belief.observed(seen, slope), points)
+                for (seen, points), slope in zip(context, slopes, strict=True)
+            ]
+            noisy = belief.observed(target, self._slope(z))
+            # The noise is that of output 0 alone; the others have learned their own.
+            if isinstance(index, int):
+                target = noisy
+            else:
+                is_clean = (index == 0)[:, None, None]
+                diag = torch.where(is_clean, noisy.cov_diag, target.cov_diag)
+                target = LowRankNormal(target.loc, target.cov_factor, diag)
+        return condition(target, known, max_chi_square=MAX_CHI_SQUARE)
+
+    def _noise(
+        self,
+        context: Sequence[tuple[LowRankNormal, Tensor, PointSet]],
+        hidden: Sequence[tuple[Tensor, Tensor]],
+    ) -> NoiseBelief:
+        least, largest = self.config.observation_noise, self.config.largest_noise
+        total = torch.zeros((), dtype=torch.float64, device=self.grid.device)
+        count = total
+        for part, mask in hidden:
+            real = mask.unsqueeze(-1).double()
+            total = total + (self.noise_prior(part).double() * real).sum(dim=1)
+            count = count + real.sum(dim=1)
+        guess = total / count.clamp(min=1.0)
+        if guess.ndim == 0:
+            guess = guess.expand(1, 2)
+        mean, raw = guess.unsqueeze(-1).unbind(1)
+        precision = F.softplus(raw) * (count > 0)
+        return NoiseBelief.given(
+            context, least, largest, mean=2.0 * mean, precision=precision, device=self.grid.device
+        )
+
+    def at_context(self, features: Tensor, context: PointSet) -> LowRankNormal:
+        """Output 0 at the inputs of the context, as it is observed, before any conditioning."""
+        hidden = self._hidden(features, context.blanked().x)
+        own = self._output(hidden, 0)
+        if self.config.largest_noise == 0.0:
+            return own
+        slope = self._slope(hidden)
+        belief = self._noise([(own, slope, context)], [(hidden, context.mask)])
+        return belief.observed(own, slope)
+
+    def _slope(self, hidden: Tensor) -> Tensor:
+        """How the variance of output 0 free of noise rises with the noise, ``(batch, points, 1)``."""
+        return self.noise_slope(hidden).double().sigmoid()
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """The Gaussian of one output before any conditioning; see :meth:`predictive`."""
@@ -243,7 +315,9 @@ class ConvNPCore(nn.Module):
                 z = torch.baddbmm((chosen @ bias).unsqueeze(1), z, weight.mT)
         mean, raw, factor = z.double().split([1, 1, self.config.rank], dim=-1)
         raw = self.config.variance_gain * raw + self.config.variance_offset
-        variance = max(floor, self.config.observation_noise**2) + F.softplus(raw)
+        # What is known of the noise of output 0 is added later, and is never below the least.
+        least = 0.0 if self.config.largest_noise else self.config.observation_noise
+        variance = max(floor, least**2) + F.softplus(raw)
         if self.config.rank == 0:
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
@@ -401,7 +475,7 @@ class ConvNP(NeuralProcess):
         """See the base class: one pass."""
         context = context.blanked()
         features = self.core.features(self.core.encode([context]))
-        return log_density_per_point(self.core.decode(features, context.x, 0), context)
+        return log_density_per_point(self.core.at_context(features, context), context)
 
 
 class ConvCNP(ConvNP):

@@ -330,7 +330,7 @@ class DANP(NeuralProcess):
             known = context[tasks]
             count = len(samples.features) // known.batch_size
             known = PointSet(*(part.repeat_interleave(count, dim=0) for part in known.parts))
-            level = self.core.decode(samples.features, known.x, 0)
+            level = self.core.at_context(samples.features, known)
             joint = log_density_per_point(level, known) * known.sizes
             values.append(joint.unflatten(0, (-1, count)).logsumexp(dim=1) - math.log(count))
         return torch.cat(values) / context.sizes.clamp(min=1)
