@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,8 +40,6 @@ and then the values of the context, known to 1e-4, would move z by thousands to 
 """
 
 _INFLATIONS = 3
-
-_NOISES = 24  # cells of a range of the noise, by Bayes' rule: for 1:300, 27 % a cell
 
 
 def condition(
@@ -111,62 +108,6 @@ def condition(
     factor = _solve(lower, target.cov_factor.mT).mT
     shift = factor @ whitened
     return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
-
-
-@dataclass(frozen=True)
-class NoiseBelief:
-    """What is believed of the noise of some outputs.
-
-    Attributes:
-        noises: Standard deviations, relative to their geometric mean, ``(cells,)``.
-        middle: That mean.
-        weight: Their probabilities, ``(batch or 1, cells)``.
-    """
-
-    noises: Tensor
-    middle: float
-    weight: Tensor
-
-    @classmethod
-    def given(
-        cls,
-        context: Sequence[tuple[LowRankNormal, Tensor, PointSet]],
-        least: float,
-        largest: float,
-        *,
-        mean: Tensor,
-        precision: Tensor,
-        device: torch.device,
-    ) -> NoiseBelief:
-        cells = (torch.arange(_NOISES, dtype=torch.float64, device=device) + 0.5) / _NOISES
-        middle = math.sqrt(least * largest)
-        noises = (largest / least) ** (cells - 0.5)
-        belief = cls(noises, middle, torch.full_like(noises, 1.0 / _NOISES)[None])
-        log_weight = -0.5 * precision * (noises.log() - mean).square()
-        for free, slope, values in context:
-            real = values.mask.unsqueeze(-1)
-            residual = torch.where(real, values.y.double() - free.loc, 0.0)
-            factor = torch.where(real, free.cov_factor, 0.0)
-            diag = torch.where(real, belief._diagonals(free.cov_diag, slope), 1.0)
-            covariance = (factor @ factor.mT).unsqueeze(1) + torch.diag_embed(diag.movedim(-1, 1))
-            lower, _ = torch.linalg.cholesky_ex(covariance)
-            white = torch.linalg.solve_triangular(
-                lower, residual.unsqueeze(1).expand(-1, _NOISES, -1, -1), upper=False
-            )
-            log_det = lower.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-            log_weight = log_weight - 0.5 * white.square().sum(dim=(-2, -1)) - log_det
-        return cls(noises, middle, log_weight.softmax(dim=-1))
-
-    def _diagonals(self, free: Tensor, slope: Tensor) -> Tensor:
-        """Variances of observed outputs given each noise, ``(batch, points, cells)``."""
-        return free * self.noises ** (2.0 * slope) + (self.middle * self.noises).square()
-
-    def observed(self, free: LowRankNormal, slope: Tensor) -> LowRankNormal:
-        """Outputs as they are observed, with independent noise on top."""
-        diag = (self._diagonals(free.cov_diag, slope) * self.weight.unsqueeze(1)).sum(-1, True)
-        shape = diag.shape[:-1]
-        factor = free.cov_factor.expand(*shape, free.cov_factor.shape[-1])
-        return LowRankNormal(free.loc.expand_as(diag), factor, diag)
 
 
 def _posterior(precision: Tensor, weighted_residual: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, NoiseBelief, condition
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
 from danp_lib.models.contexts import (
     ContextWarning,
     TrainingContexts,
@@ -35,6 +35,7 @@ from danp_lib.models.contexts import (
     log_density_per_point,
     unchecked_contexts,
 )
+from danp_lib.models.noise import NoiseBelief
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
 
@@ -77,9 +78,8 @@ class ConvNPConfig(Configuration):
             least independent variance of an output, predicted or known; the rest is learned. 0 for
             data free of noise, whose known values are taken as exact.
         largest_noise: Largest standard deviation of the noise, where it varies from task to task:
-            then the clean level's head is free of noise, and what the context says of the noise
-            (:func:`~danp_lib.models.conditioning.noise_variance`) is added to it. 0 leaves the
-            noise to the head.
+            then what the context says of the noise (:mod:`~danp_lib.models.noise`) is added to an
+            output 0 free of it. 0 leaves the noise to the head.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -228,46 +228,33 @@ class ConvNPCore(nn.Module):
             known.append((self._output(part, i, KNOWN_VARIANCE), points))
         target = self._output(z, index)
         if self.config.largest_noise > 0.0:
-            context = known[:1] if given and given[0][0] == 0 else []
-            slopes = [self._slope(part) for part in parts[: len(context)]]
-            belief = self._noise(
-                [(seen, slope, points) for (seen, points), slope in zip(context, slopes, strict=True)],
-                [(part, points.mask) for part, (_, points) in zip(parts, known, strict=True)],
+            belief = self._guess_noise(
+                [(part, points.mask) for part, (_, points) in zip(parts, known, strict=True)]
             )
-            known[: len(context)] = [
-                (belief.observed(seen, slope), points)
-                for (seen, points), slope in zip(context, slopes, strict=True)
-            ]
-            noisy = belief.observed(target, self._slope(z))
-            # The noise is that of output 0 alone; the others have learned their own.
+            if given and given[0][0] == 0:
+                (free, context), slope = known[0], self._slope(parts[0])
+                belief = belief.given(free, slope, context)
+                known[0] = (belief.observed(free, slope), context)
+            observed = belief.observed(target, self._slope(z))
             if isinstance(index, int):
-                target = noisy
-            else:
+                target = observed
+            else:  # the other outputs have learned their noise with the rest of their variance
                 is_clean = (index == 0)[:, None, None]
-                diag = torch.where(is_clean, noisy.cov_diag, target.cov_diag)
-                target = LowRankNormal(target.loc, target.cov_factor, diag)
+                diagonal = torch.where(is_clean, observed.cov_diag, target.cov_diag)
+                target = LowRankNormal(observed.loc, observed.cov_factor, diagonal)
         return condition(target, known, max_chi_square=MAX_CHI_SQUARE)
 
-    def _noise(
-        self,
-        context: Sequence[tuple[LowRankNormal, Tensor, PointSet]],
-        hidden: Sequence[tuple[Tensor, Tensor]],
-    ) -> NoiseBelief:
-        least, largest = self.config.observation_noise, self.config.largest_noise
-        total = torch.zeros((), dtype=torch.float64, device=self.grid.device)
-        count = total
+    def _guess_noise(self, hidden: Sequence[tuple[Tensor, Tensor]]) -> NoiseBelief:
+        """The network's guess of the noise: a mean over all points that it is given."""
+        total = count = torch.zeros(1, 1, dtype=torch.float64, device=self.grid.device)
         for part, mask in hidden:
             real = mask.unsqueeze(-1).double()
             total = total + (self.noise_prior(part).double() * real).sum(dim=1)
             count = count + real.sum(dim=1)
-        guess = total / count.clamp(min=1.0)
-        if guess.ndim == 0:
-            guess = guess.expand(1, 2)
-        mean, raw = guess.unsqueeze(-1).unbind(1)
+        mean, raw = (total.expand(-1, 2) / count.clamp(min=1.0)).split(1, dim=1)
         precision = F.softplus(raw) * (count > 0)
-        return NoiseBelief.given(
-            context, least, largest, mean=2.0 * mean, precision=precision, device=self.grid.device
-        )
+        least, largest = self.config.observation_noise, self.config.largest_noise
+        return NoiseBelief.guess(least, largest, mean=2.0 * mean, precision=precision)
 
     def at_context(self, features: Tensor, context: PointSet) -> LowRankNormal:
         """Output 0 at the inputs of the context, as it is observed, before any conditioning."""
@@ -275,12 +262,11 @@ class ConvNPCore(nn.Module):
         own = self._output(hidden, 0)
         if self.config.largest_noise == 0.0:
             return own
-        slope = self._slope(hidden)
-        belief = self._noise([(own, slope, context)], [(hidden, context.mask)])
-        return belief.observed(own, slope)
+        slope, guess = self._slope(hidden), self._guess_noise([(hidden, context.mask)])
+        return guess.given(own, slope, context).observed(own, slope)
 
     def _slope(self, hidden: Tensor) -> Tensor:
-        """How the variance of output 0 free of noise rises with the noise, ``(batch, points, 1)``."""
+        """How fast the variance of output 0 rises with the noise, ``(batch, points, 1)``."""
         return self.noise_slope(hidden).double().sigmoid()
 
     def decode(self, features: Tensor, xt: Tensor, index: int | Tensor) -> LowRankNormal:

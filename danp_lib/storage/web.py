@@ -99,7 +99,7 @@ def _page_config(
         "channels": values["channels"] % 8 == 0,
         "head_channels": values["head_channels"] % 8 == 0,
         "head_layers": values["head_layers"] > 0,
-        "observation_noise": values["observation_noise"] == 0.0,
+        "observation_noise": values["observation_noise"] == 0.0,  # then largest_noise is too
         "defensive_weight": values["defensive_weight"] == 0.0,
     }.items():
         if not right:

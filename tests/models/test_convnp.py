@@ -66,6 +66,12 @@ class TestConditionedConvGNP(TestConvGNP):
         return seeded(ConvGNP, small_config(domain=domain, conditioned=True))
 
 
+class TestConvGNPOfNoise(TestConvGNP):
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
+        noise = {"observation_noise": 0.01, "largest_noise": 1.0}
+        return seeded(ConvGNP, small_config(domain=domain, conditioned=True, **noise))
+
+
 class TestPaperConvGNP(TestConvGNP):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
         scales = {"variance_gain": 1.0, "variance_offset": 0.0, "factor_divisor": 4.0}

@@ -76,6 +76,14 @@ class TestConditionedPrediction(TestPrediction):
             assert_same(actual, expected)
 
 
+class TestPredictionOfNoise(TestConditionedPrediction):
+    """Where the noise of the context is found out."""
+
+    def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
+        noise = {"observation_noise": 0.01, "largest_noise": 1.0}
+        return seeded(DANP, small_danp(domain=domain, conditioned=True, **noise))
+
+
 class TestLevel(PredictiveContract):
     """The Gaussian of a level given noisier ones."""
 

@@ -1,0 +1,157 @@
+"""What a context says of the noise of its values, and what models make of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from contracts import assert_same, draw_set, pad, seeded, small_config
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import multivariate_normal
+from torch import Tensor
+
+from danp_lib.data.generators import Sawtooth
+from danp_lib.data.points import PointSet
+from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig
+from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.noise import NoiseBelief
+from danp_lib.storage.pretrained import load_pretrained
+
+LEAST, LARGEST = 0.01, 1.0
+MIDDLE = math.sqrt(LEAST * LARGEST)
+
+
+def prior(mean: float = 0.0, precision: float = 0.0) -> NoiseBelief:
+    def one(value: float) -> Tensor:
+        return torch.tensor([[value]], dtype=torch.float64)
+
+    return NoiseBelief.guess(LEAST, LARGEST, mean=one(mean), precision=one(precision))
+
+
+def outputs(points: int, seed: int = 0) -> tuple[LowRankNormal, Tensor, PointSet]:
+    """Outputs free of noise, the slopes of their variances, and values with noise of 0.1."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(columns: int) -> Tensor:
+        shape = (1, points, columns)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    free = LowRankNormal(normal(1), 0.2 * normal(2), 0.01 * (0.1 + normal(1).square()))
+    x = torch.linspace(-1.0, 1.0, points, dtype=torch.float64).reshape(1, -1, 1)
+    y = free.loc + free.cov_factor @ normal(2)[:, :1].mT + 0.1 * normal(1)
+    return free, normal(1).sigmoid(), PointSet(x, y)
+
+
+@pytest.mark.parametrize(("mean", "precision"), [(0.0, 0.0), (-1.0, 2.0)])
+@pytest.mark.parametrize("points", [1, 3, 10])
+def test_it_is_bayes_rule(points: int, mean: float, precision: float) -> None:
+    free, slope, values = outputs(points)
+    actual = prior(mean, precision).given(free, slope, values)
+
+    def posterior(log_sigma: float) -> float:
+        sigma = math.exp(log_sigma)
+        power = (sigma / MIDDLE) ** (2.0 * slope[0, :, 0])
+        diagonal = free.cov_diag[0, :, 0] * power + sigma**2
+        covariance = free.cov_factor[0] @ free.cov_factor[0].mT + diagonal.diag()
+        density = multivariate_normal(free.loc[0, :, 0].numpy(), covariance.numpy())
+        log_prior = -0.5 * precision * (log_sigma - math.log(MIDDLE) - mean) ** 2
+        return float(density.pdf(values.y[0, :, 0].numpy())) * math.exp(log_prior)
+
+    ends = (math.log(LEAST), math.log(LARGEST))
+    total, _ = quad(posterior, *ends)
+    second, _ = quad(lambda s: posterior(s) * math.exp(2.0 * s), *ends)
+    torch.testing.assert_close(actual.mean_variance.item(), second / total, rtol=0.02, atol=0.0)
+
+
+def test_outputs_get_the_mean_of_their_variances() -> None:
+    free, slope, values = outputs(4)
+    belief = prior().given(free, slope, values)
+    weight = belief.log_weight.softmax(dim=-1)[0]
+    expected = sum(
+        float(w) * (free.cov_diag * float(r) ** (2.0 * slope) + (MIDDLE * float(r)) ** 2)
+        for w, r in zip(weight, belief.relative, strict=True)
+    )
+    observed = belief.observed(free, slope)
+    torch.testing.assert_close(observed.cov_diag, expected, rtol=1e-10, atol=0.0)
+    assert torch.equal(observed.loc, free.loc)
+    assert torch.equal(observed.cov_factor, free.cov_factor)
+
+
+@given(st.permutations(range(6)), st.integers(0, 9))
+def test_neither_the_order_of_the_values_nor_masked_ones_count(order: list[int], seed: int) -> None:
+    free, slope, values = outputs(6, seed)
+    expected = prior().given(free, slope, values).mean_variance
+    shuffled = prior().given(free.marginal(torch.tensor(order)), slope[:, order], values[:, order])
+    torch.testing.assert_close(shuffled.mean_variance, expected, rtol=1e-9, atol=0.0)
+    padded = pad(values, 2)
+    more = [torch.cat([p[:, :2], p, p[:, :2]], dim=1) for p in (*free_parts(free), slope)]
+    masked = prior().given(LowRankNormal(*more[:3]), more[3], padded)
+    torch.testing.assert_close(masked.mean_variance, expected, rtol=1e-9, atol=0.0)
+
+
+def free_parts(free: LowRankNormal) -> tuple[Tensor, Tensor, Tensor]:
+    return free.loc, free.cov_factor, free.cov_diag
+
+
+def test_larger_residuals_mean_more_noise_within_the_range() -> None:
+    free, slope, _ = outputs(20)
+    x = torch.zeros_like(free.loc)
+    found = [
+        math.sqrt(
+            prior().given(free, slope, PointSet(x, free.loc + size)).mean_variance.item()
+        )
+        for size in (0.0, 0.3, 1.0, 3.0)
+    ]
+    assert found == sorted(found)
+    assert LEAST < found[0] < 0.05
+    assert found[-1] < LARGEST
+
+
+def noisy_config() -> ConvNPConfig:
+    return small_config(conditioned=True, observation_noise=LEAST, largest_noise=LARGEST)
+
+
+def test_levels_a_task_are_those_of_a_batch() -> None:
+    model = seeded(DANP, DANPConfig(noisy_config(), 2, 0.2, 9))
+    context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
+    auxiliary = [draw_set(2, 5, 2 + f) for f in range(2)]
+    together = model.core([context, *auxiliary], xt, torch.tensor([0, 0]))
+    assert_same(together, model.core([context, *auxiliary], xt, 0))
+
+
+def test_without_any_point_the_noise_is_log_uniform() -> None:
+    model = seeded(ConvGNP, noisy_config())
+    nothing = PointSet.empty(dtype=torch.float64)
+    xt = draw_set(1, 4, 1).x
+    variance = model.predict(nothing, xt).cov_diag
+    expected = (LARGEST**2 - LEAST**2) / (2.0 * math.log(LARGEST / LEAST))
+    assert prior().mean_variance.item() == pytest.approx(expected, rel=0.01)
+    assert (variance > 0.99 * expected).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"observation_noise": 0.0}, {"observation_noise": 2.0}, {"conditioned": False}, {"rank": 0}],
+)
+def test_a_range_of_noise_needs_a_least_one_and_a_conditioned_model(
+    changes: dict[str, float],
+) -> None:
+    fine = {"conditioned": True, "observation_noise": LEAST, "largest_noise": LARGEST}
+    with pytest.raises(ValueError, match="^largest_noise must be 0, or at least"):
+        small_config(**(fine | changes))
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
+def test_the_trained_model_finds_the_noise(noise: float) -> None:
+    model = load_pretrained("danp-sawtooth-noisy")
+    task = Sawtooth(noise=noise).sample_task(
+        6, context_size=30, generator=torch.Generator().manual_seed(1)
+    )
+    generator = torch.Generator().manual_seed(2)
+    found = model.predict(task.context, task.xt, num_samples=16, generator=generator).stddev
+    # Most targets are far from a jump, where noise is nearly all that is unknown.
+    assert 0.9 * noise < float(found.median()) < 2.0 * noise
