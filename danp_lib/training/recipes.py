@@ -24,9 +24,6 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "square-released": 0.06, "gp": 0.08}
 
-_NOISE_FROM_RESIDUALS = ("sawtooth-noisy",)
-"""Where the network by itself cannot tell small noises apart: see the chapter on your own data."""
-
 _EPOCH = 2**14 // 16
 _TRAINING = {
     "paper": TrainingConfig(
@@ -123,9 +120,12 @@ def recipe(
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
     prior = PRIORS[dataset]
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
-    fast = ConvNPConfig(rank=rank, conditioned=rank > 0, observation_noise=prior.least_noise)
-    if rank > 0 and dataset in _NOISE_FROM_RESIDUALS:
-        fast = replace(fast, largest_noise=prior.largest_noise)
+    fast = ConvNPConfig(
+        rank=rank,
+        conditioned=rank > 0,
+        observation_noise=prior.least_noise,
+        largest_noise=prior.largest_noise if rank > 0 else 0.0,
+    )
     base = paper_config(rank=rank) if name == "paper" else fast
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
