@@ -15,7 +15,6 @@ from danp_lib._config import PositiveFloat, checked, to_dict
 from danp_lib.cli import arguments
 from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn
 from danp_lib.cli.records import run_records
-from danp_lib.inference.compiling import can_compile
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import make_card, write_card
@@ -23,9 +22,6 @@ from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training import loop, recipes
 from danp_lib.training.recipes import Recipe
-
-COMPILING_PAYS_FROM = 5000
-"""Steps from which compiling for a CPU, about a minute, is won back."""
 
 _OF_RECIPES = {"dataset", "recipe", "max_minutes", "device", "compile_model", "snapshots"}
 _OF_RECORDS = {
@@ -36,7 +32,7 @@ _OUT = (
     "A folder for the run and its checkpoint; or the checkpoint itself, such as "
     "a/m.safetensors, with the run in a/m.run."
 )
-_COMPILE = Option("--compile/--no-compile", help="By default in long runs on a CPU.")
+_COMPILE = Option("--compile", help="Compile the step: minutes, for a seventh in recipe fast.")
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
 _WIDTH = Option(help="Cut series into windows this wide, in units of x.")
@@ -60,7 +56,7 @@ def train(
     ] = None,
     threads: Annotated[int | None, Option(help="Threads of the CPU.")] = None,
     device: Device = "cpu",
-    compile_model: Annotated[bool | None, _COMPILE] = None,
+    compile_model: Annotated[bool, _COMPILE] = False,
     snapshots: Annotated[bool, _SNAPSHOTS] = False,
     data: Annotated[
         Path | None, Option(help="A CSV file of your own, a row a measurement.")
@@ -110,7 +106,7 @@ def run_recipe(
     max_minutes: float | None,
     threads: int | None,
     device: str,
-    compile_model: bool | None,
+    compile_model: bool,
     snapshots: bool,
     **named: Any,
 ) -> bool:
@@ -123,8 +119,6 @@ def run_recipe(
     path, folder = arguments.start_run(out, chosen.checkpoint_name, threads)
     target = arguments.checked_device(device)
     model, prior, run = chosen.build_model().to(target), chosen.task_generator, chosen.training
-    if compile_model is None:
-        compile_model = run.num_steps >= COMPILING_PAYS_FROM and can_compile(target)
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()
