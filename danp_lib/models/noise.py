@@ -43,9 +43,7 @@ class NoiseBelief:
     log_weight: Tensor
 
     @classmethod
-    def guess(
-        cls, least: float, largest: float, *, mean: Tensor, precision: Tensor
-    ) -> NoiseBelief:
+    def guess(cls, least: float, largest: float, *, mean: Tensor, precision: Tensor) -> NoiseBelief:
         r"""A Gaussian in the log, cut off at the ends of the range.
 
         Args:

@@ -23,7 +23,7 @@ _OPTIONS = {
     "danp-f2": "--model danp --levels 2",
     "danp-seed1": "--model danp --seed 1",
 }
-_NOISY = ("danp-gp-noisy", "convgnp-gp-noisy", "danp-sawtooth-noisy")
+_NOISY = ("danp-gp-noisy", "convgnp-gp-noisy")
 # danp-gp has F = 2 anyway.
 _ABSENT = ("danp-f2-gp", "danp-f2-square-released", "danp-seed1-square-released")
 
@@ -32,7 +32,10 @@ PRETRAINED = {
     for variant, options in _OPTIONS.items()
     for dataset in PRIORS
     if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
-} | {"danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper"}
+} | {
+    "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
+    "danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper",
+}
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ

@@ -101,9 +101,7 @@ def test_larger_residuals_mean_more_noise_within_the_range() -> None:
     free, slope, _ = outputs(20)
     x = torch.zeros_like(free.loc)
     found = [
-        math.sqrt(
-            prior().given(free, slope, PointSet(x, free.loc + size)).mean_variance.item()
-        )
+        math.sqrt(prior().given(free, slope, PointSet(x, free.loc + size)).mean_variance.item())
         for size in (0.0, 0.3, 1.0, 3.0)
     ]
     assert found == sorted(found)

@@ -1,5 +1,6 @@
 """The recipes: what the paper's appendix says, and that both build the same models every time."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from danp_lib.models.danp import DANPConfig
 from danp_lib.models.registry import MODELS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.pretrained import PRETRAINED
 from danp_lib.training.recipes import RECIPES, build_model, recipe
 from danp_lib.training.resume import TrainingConfig
 
@@ -60,10 +62,12 @@ def test_the_shipped_weights_are_what_the_recipe_makes(path: Path) -> None:
     """Who trains a model again by its card has the same run: its steps and everything else."""
     card, header = read_card(path), read_header(path)
     levels = header.config.num_levels if isinstance(header.config, DANPConfig) else None
+    chosen = re.search(r"--steps (\d+)", PRETRAINED[path.stem])
     made = recipe(
         card.recipe,
         model=card.model,
         dataset=card.dataset,
+        num_steps=int(chosen[1]) if chosen else None,
         num_levels=levels,
         seed=card.seed,
     )
