@@ -80,7 +80,7 @@ class TestPredictionOfNoise(TestConditionedPrediction):
     """Where the noise of the context is found out."""
 
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> DANP:
-        noise = {"observation_noise": 0.01, "largest_noise": 1.0}
+        noise: dict[str, Any] = {"observation_noise": 0.01, "largest_noise": 1.0}
         return seeded(DANP, small_danp(domain=domain, conditioned=True, **noise))
 
 
