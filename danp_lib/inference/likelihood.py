@@ -6,7 +6,9 @@ the truth, and 50,000 are not enough. Samples that noise the true function forwa
 gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the samples from either
 proposal, weighted by the balance heuristic (Veach and Guibas, 1995), work at every context size.
 All three estimators are unbiased for the likelihood, so that their logarithms are lower bounds in
-expectation.
+expectation. Where a model weights its samples by the context
+(:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are ratios of two such estimates,
+and forward-noised samples alone do not serve: near the truth, they miss the mean of the weights.
 """
 
 from __future__ import annotations
@@ -118,7 +120,8 @@ def log_weights(
     """The logarithms of the terms whose mean estimates the likelihood of one task.
 
     With the same seed, fewer samples are the first ones of more, an even number of them for
-    ``"both"``: one run gives the estimates of all smaller S. The arguments are those of
+    ``"both"``: one run gives the estimates of all smaller S, but not of a model that weights its
+    samples by the context, whose terms are relative to the mean weight. The arguments are those of
     :func:`log_likelihood`. The terms are ``(samples,)``, one where the model has no levels.
     """
     if task.batch_size != 1:
@@ -127,6 +130,12 @@ def log_weights(
     _check(task, auxiliary_inputs, num_samples, chunk_size)
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)
+    weighted = model.config.base.largest_noise > 0.0
+    if weighted and estimator == "noising":
+        raise ValueError(
+            "estimator must be 'model' or 'both' for a model that finds out the noise, whose "
+            "samples are weighted by the context, got 'noising'."
+        )
     if estimator == "both" and num_samples < 2:
         raise ValueError(f"num_samples must be >= 2 for estimator 'both', got {num_samples}.")
     inputs = _resolve(model, task, estimator, auxiliary_inputs)
@@ -134,6 +143,7 @@ def log_weights(
     encoded = model.encode(task.context)
     for_inputs, for_noise, for_noising = spawn(generator, 3)
     parts: list[Tensor] = []
+    ratios: list[Tensor] = []
     for count in chunks(num_samples, chunk_size):
         clean = _clean_points(model, task, estimator, inputs, count, for_inputs)
         own, noise = (
@@ -146,16 +156,19 @@ def log_weights(
         forward = {"model": odd & False, "noising": odd | True, "both": odd}[estimator]
         proposal = _either(forward, _noised(model, clean, noise), ancestral(own))
         samples = model.denoise(encoded, [c.x for c in clean], proposal)
-        log_weight = samples.at(task.xt).log_prob(task.yt)
+        log_ratio = samples.log_weight()
         if estimator != "model":
             log_p, log_q = samples.log_prob(), _log_noising(model, clean, samples.auxiliary)
             log_proposal = log_q
             if estimator == "both":
                 share = (num_samples // 2) / num_samples
                 log_proposal = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
-            log_weight = log_weight + log_p - log_proposal
-        parts.append(log_weight)
+            log_ratio = log_ratio + log_p - log_proposal
+        ratios.append(log_ratio)
+        parts.append(samples.at(task.xt).log_prob(task.yt) + log_ratio)
     weight, terms = model.config.defensive_weight, torch.cat(parts)
+    if weighted:  # up to a constant only
+        terms = terms - log_mean(torch.cat(ratios))
     if weight == 0.0:
         return terms
     # The defensive component's own likelihood is exact: every term has the same share of it.

@@ -103,6 +103,25 @@ class AuxiliarySamples:
         return torch.stack([zero, *terms]).sum(dim=0)
 
     @torch.no_grad()
+    def context_log_prob(self) -> Tensor:
+        """Log-density of the context's own outputs at level 0 given each sample, ``(rows,)``."""
+        context = self.context.expand(len(self.features))
+        level = self.core.at_context(self.features, context)
+        return log_density_per_point(level, context) * context.sizes
+
+    def log_weight(self) -> Tensor:
+        """Logarithm of each sample's weight in a prediction, ``(rows,)``, up to a constant.
+
+        A sample that makes the context improbable is a mistake of the levels above. Where the noise
+        is found out (:mod:`~danp_lib.models.noise`), such a sample would take it for large, and its
+        Gaussian is wide. So there a sample counts as much as it makes the context probable. Where
+        values are known exactly, all count alike, as in Equation 2 of the paper.
+        """
+        if self.core.config.largest_noise > 0.0:
+            return self.context_log_prob()
+        return self.features.new_zeros(len(self.features), dtype=torch.float64)
+
+    @torch.no_grad()
     def at(self, xt: Tensor) -> LowRankNormal:
         """Level 0 given each sample, ``(rows,)``, at ``(tasks or 1, targets, 1)``; Equation 2."""
         if len(xt) > 1:
@@ -324,15 +343,10 @@ class DANP(NeuralProcess):
     def context_log_density(self, context: PointSet) -> Tensor:
         """See the base class: the mean over a few ancestral samples, the same ones every time."""
         generator = torch.Generator(context.x.device).manual_seed(0)
-        context = context.blanked()
         values = []
         for tasks, samples in self._ancestral(context, _SAMPLES_TO_CHECK, None, generator, 256):
-            known = context[tasks]
-            count = len(samples.features) // known.batch_size
-            known = PointSet(*(part.repeat_interleave(count, dim=0) for part in known.parts))
-            level = self.core.at_context(samples.features, known)
-            joint = log_density_per_point(level, known) * known.sizes
-            values.append(joint.unflatten(0, (-1, count)).logsumexp(dim=1) - math.log(count))
+            joint = samples.context_log_prob().unflatten(0, (context[tasks].batch_size, -1))
+            values.append(joint.logsumexp(dim=1) - math.log(joint.shape[1]))
         return torch.cat(values) / context.sizes.clamp(min=1)
 
     def _encode_for_defense(self, context: PointSet) -> EncodedContext | None:
@@ -399,6 +413,7 @@ def chunks(total: int, size: int) -> Iterator[int]:
 
 def _mixture(samples: Iterable[tuple[slice, AuxiliarySamples]], xt: Tensor) -> Mixture:
     """The mixture of each task over its samples, at the targets ``(tasks, targets, 1)``."""
-    components = LowRankNormal.cat([some.at(xt[tasks]) for tasks, some in samples])
-    components = components.map(lambda part: part.unflatten(0, (len(xt), -1)))
-    return Mixture(components.loc.new_zeros(components.batch_shape), components)
+    parts = [(some.log_weight(), some.at(xt[tasks])) for tasks, some in samples]
+    logits = torch.cat([weights for weights, _ in parts]).unflatten(0, (len(xt), -1))
+    components = LowRankNormal.cat([level for _, level in parts])
+    return Mixture(logits, components.map(lambda part: part.unflatten(0, (len(xt), -1))))

@@ -40,11 +40,8 @@ def test_a_model_of_noisy_gaussian_processes_is_calibrated_at_every_noise(name: 
         assert abs(coverage - exact) < 0.05
 
 
-def test_a_model_of_noisy_waves_is_too_wide_where_noise_is_small_and_never_too_narrow() -> None:
-    coverage = column("danp-sawtooth-noisy", "coverage_90")
-    assert min(coverage) > 0.85
-    assert coverage[0] > 0.95
-    assert all(0.85 < share < 0.95 for share in coverage[2:])
+def test_a_model_of_noisy_waves_is_calibrated_at_every_noise() -> None:
+    assert all(0.85 < share < 0.95 for share in column("danp-sawtooth-noisy", "coverage_90"))
 
 
 def test_exact_bayes_is_best_and_the_danp_is_close_to_it_where_noise_is_not_small() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from torch.distributions import MultivariateNormal
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.models.noise import NoiseBelief
@@ -115,6 +118,44 @@ def test_levels_a_task_are_those_of_a_batch() -> None:
     auxiliary = [draw_set(2, 5, 2 + f) for f in range(2)]
     together = model.core([context, *auxiliary], xt, torch.tensor([0, 0]))
     assert_same(together, model.core([context, *auxiliary], xt, 0))
+
+
+def test_a_sample_counts_as_much_as_it_makes_the_context_probable() -> None:
+    config = DANPConfig(noisy_config(), 2, 0.2, 9)
+    context, xt = draw_set(1, 6, 0), draw_set(1, 4, 1).x
+    seed = torch.Generator().manual_seed(0)
+    model = seeded(DANP, config)
+    mixture = model.predict(context, xt, num_samples=5, generator=seed)
+    sets = model.sample_auxiliary(context, num_samples=5, generator=seed.manual_seed(0))
+    with torch.no_grad():
+        features = model.core.features(model.core.encode([context, *sets]))
+        own = model.core.at_context(features, context)
+    expected = own.log_prob(context.y.expand(5, -1, -1)).log_softmax(dim=0)
+    torch.testing.assert_close(mixture.logits[0], expected, rtol=1e-7, atol=1e-7)
+    assert expected.std() > 1e-3
+    plain = seeded(DANP, replace(config, base=small_config(conditioned=True)))
+    logits = plain.predict(context, xt, num_samples=5, generator=seed).logits
+    assert torch.equal(logits, torch.full_like(logits, -math.log(5)))
+
+
+def test_the_likelihood_is_that_of_the_prediction() -> None:
+    model = load_pretrained("danp-sawtooth-noisy")
+    task = Sawtooth(noise=0.05).sample_task(
+        1, context_size=15, pool_size=150, generator=torch.Generator().manual_seed(15)
+    )
+
+    def estimate(estimator: Any) -> float:
+        seed = torch.Generator().manual_seed(0)
+        found = log_likelihood(model, task, estimator=estimator, num_samples=256, generator=seed)
+        return float(found.values) / task.target.num_points
+
+    seed = torch.Generator().manual_seed(0)
+    predictive = model.predict(task.context, task.xt, num_samples=256, generator=seed)
+    expected = float(predictive.log_prob(task.yt)) / task.target.num_points
+    assert estimate("model") == pytest.approx(expected, abs=1e-3)
+    assert estimate("both") == pytest.approx(expected, abs=0.1)
+    with pytest.raises(ValueError, match=r"^estimator must be 'model' or 'both' for a model"):
+        estimate("noising")
 
 
 def test_without_any_point_the_noise_is_log_uniform() -> None:
