@@ -122,7 +122,7 @@ def test_noisy_data_have_the_levels_of_their_functions_and_a_least_noise(dataset
     assert isinstance(noisy.model_config, DANPConfig)
     base = replace(noisy.model_config.base, observation_noise=0.0, largest_noise=0.0)
     assert noisy.model_config.base.observation_noise == 0.003
-    assert noisy.model_config.base.largest_noise == 1.0
+    assert noisy.model_config.base.largest_noise == (1.0 if dataset == "sawtooth-noisy" else 0.0)
     assert replace(noisy.model_config, base=base) == clean.model_config
     assert noisy.task_generator == replace(clean.task_generator, noise=(0.003, 1.0))
     assert noisy.training == clean.training
