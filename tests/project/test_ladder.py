@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from danp_lib._config import to_dict
+from danp_lib._config import from_dict, to_dict
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import sha256
 from danp_lib.training.recipes import recipe
@@ -169,7 +169,8 @@ def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
     for run, record in runs.items():
         config, training = run.configs()
         assert run.dataset == "sawtooth"
-        assert (record["config"], record["training"]) == (to_dict(config), to_dict(training))
+        assert from_dict(type(config), record["config"], name="config") == config
+        assert record["training"] == to_dict(training)
         checkpoint, path = record["origin"].get("checkpoint"), ladder.shipped(run)
         assert (checkpoint and checkpoint["sha256"]) == (path and sha256(path))
         assert not record["origin"]["commit"].endswith("-dirty")
