@@ -32,7 +32,10 @@ PRETRAINED = {
     for variant, options in _OPTIONS.items()
     for dataset in PRIORS
     if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
-} | {"danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper"}
+} | {
+    f"{model}-sawtooth-paper": f"--model {model} --dataset sawtooth --recipe paper"
+    for model in ("danp", "convgnp")
+}
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
