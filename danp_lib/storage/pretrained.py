@@ -34,7 +34,10 @@ PRETRAINED = {
     if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
 } | {
     "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
-    "danp-sawtooth-paper": "--model danp --dataset sawtooth --recipe paper",
+    **{
+        f"{model}-sawtooth-paper": f"--model {model} --dataset sawtooth --recipe paper"
+        for model in ("danp", "convgnp")
+    },
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 

@@ -129,10 +129,14 @@ def test_the_results_are_those_of_the_table() -> None:
         "convgnp": "ConvGNP",
         "ar-convcnp": "AR ConvCNP",
     }
-    imitated = table()["sawtooth"]["danp-paper"]
-    assert f"scores {cell(imitated, 'ours')} on sawtooth waves" in README
-    assert (imitated["estimator"], imitated["num_samples"]) == ("model", 256)
-    assert f"the paper has {cell(imitated, 'paper')}." in README
+    prose = " ".join(README.split())
+    imitated = {model: table()["sawtooth"][f"{model}-paper"] for model in ("danp", "convgnp")}
+    assert f"scores {cell(imitated['danp'], 'ours')} here" in prose
+    assert f"(`convgnp-sawtooth-paper`) {cell(imitated['convgnp'], 'ours')}, where" in prose
+    for row in imitated.values():
+        assert f"where the paper has {cell(row, 'paper')}" in prose
+    danp = imitated["danp"]
+    assert (danp["estimator"], danp["num_samples"]) == ("model", 256)
     for dataset, rows in table().items():
         numbers = {row: rows[row]["num_samples"] for row in (AS_USED, PAPERS_ESTIMATOR, "danp")}
         assert numbers == {AS_USED: 256, PAPERS_ESTIMATOR: 256, "danp": 1024}
