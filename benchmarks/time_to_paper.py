@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the result")
     datasets = ["sawtooth", "square-released"]
     parser.add_argument("--datasets", nargs="+", default=datasets, metavar="NAME")
-    lengths = [500, 1000, 1500, 2500]
+    lengths = [500, 1000, 2000, 4000]
     parser.add_argument("--steps", type=int, nargs="+", default=lengths, metavar="N")
     parser.add_argument("--num-samples", type=int, default=256, help="samples to score with")
     parser.add_argument("--compile", action="store_true", help="compile the steps")
