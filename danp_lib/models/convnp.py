@@ -79,7 +79,9 @@ class ConvNPConfig(Configuration):
             data free of noise, whose known values are taken as exact.
         largest_noise: Largest standard deviation of the noise, where it varies from task to task:
             then what the context says of the noise (:mod:`~danp_lib.models.noise`) is added to an
-            output 0 free of it. 0 leaves the noise to the head.
+            output 0 free of it, and a DANP weights its samples by the context
+            (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`). 0 leaves the noise to the
+            head.
     """
 
     domain: Box = (-2.0, 2.0)
