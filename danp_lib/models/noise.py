@@ -57,11 +57,6 @@ class NoiseBelief:
         log_weight = -0.5 * precision * (relative.log() - mean).square()
         return cls(relative, math.sqrt(least * largest), log_weight)
 
-    @property
-    def mean_variance(self) -> Tensor:
-        r"""The mean of :math:`\sigma^2`, ``(batch or 1,)``."""
-        return self.log_weight.softmax(dim=-1) @ (self.middle * self.relative).square()
-
     def given(self, free: LowRankNormal, slope: Tensor, values: PointSet) -> NoiseBelief:
         """The belief after some values, by Bayes' rule.
 
