@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from measure import save
 
+from danp_lib.cli.arguments import keep_freed_memory
 from danp_lib.data.generators import Prior
 from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.evaluation.table import PAPER
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile the steps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     path = arguments.out / "time_to_paper.json"
     known = json.loads(path.read_text(encoding="utf-8"))["points"] if path.exists() else {}
     print("| dataset | steps | minutes | average likelihood | paper |\n|---|---|---|---|---|")

@@ -25,6 +25,7 @@ import torch
 from measure import argument_parser, build_reference, in_turns, save, spread, written
 from torch import Tensor, nn
 
+from danp_lib.cli.arguments import keep_freed_memory
 from danp_lib.models.danp import DANP
 from danp_lib.training.loop import TrainingStep
 from danp_lib.training.objective import draw_batch
@@ -187,6 +188,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder to write training_step.json to")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     single = beside_its_parts(arguments.rounds, compiled=arguments.compile)
     print("| on one thread | a step | its part alone | ratio |\n|---|---|---|---|")
     for label, step, part, ratio in (

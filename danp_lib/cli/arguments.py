@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,8 +63,23 @@ def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
     return load_fitted(find_checkpoint(checkpoint), device=device)
 
 
+def keep_freed_memory() -> None:
+    """Have glibc keep what is freed for the next step, for the rest of the process.
+
+    Otherwise it returns the memory of large tensors, and gets it anew page by page: that takes 3 to
+    6 % of a step.
+    """
+    # Another C library may not have it.
+    if sys.platform == "linux" and hasattr(allocator := ctypes.CDLL(None), "mallopt"):
+        for option, size in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1)):
+            allocator.mallopt(option, size)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as in malloc.h
+
+
 def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
-    """The checkpoint's file and the folder of its run; sets the threads of the CPU, if told.
+    """The checkpoint's file and the folder of its run; prepares memory, and threads if told.
 
     ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
     which holds both, the checkpoint by its name. What that run has not made itself is refused where
@@ -84,6 +101,7 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
             f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
             "made; move it, or choose another name."
         )
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     return path, folder

@@ -36,7 +36,7 @@ from danp_lib.models.contexts import (
     unchecked_contexts,
 )
 from danp_lib.models.noise import NoiseBelief
-from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
+from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder, linear_at_points
 from danp_lib.nn.unet import UNETS
 
 STEPS_PER_SPACING = 16
@@ -276,10 +276,11 @@ class ConvNPCore(nn.Module):
         return self._output(self._hidden(features, xt), index)
 
     def _hidden(self, features: Tensor, x: Tensor) -> Tensor:
-        z = self.decoder(features, self.grid, x, self.unet.out)
-        for layer in self.hidden:
-            z = F.gelu(layer(z))
-        return z
+        layers = [layer for layer in self.hidden if isinstance(layer, nn.Linear)]
+        z = self.decoder(features, self.grid, x, self.unet.out, *layers[:1])
+        for layer in layers[1:]:
+            z = linear_at_points(F.gelu(z), layer.weight, layer.bias)
+        return F.gelu(z) if layers else z
 
     def _output(
         self, z: Tensor, index: int | Tensor, floor: float = VARIANCE_FLOOR
@@ -294,7 +295,7 @@ class ConvNPCore(nn.Module):
                 p.unflatten(0, (self.num_sets, outputs)) for p in (self.head.weight, self.head.bias)
             )
             if isinstance(index, int):
-                z = F.linear(z, weight[index], bias[index])
+                z = linear_at_points(z, weight[index], bias[index])
             else:
                 # Select by a product with zeros and ones: the gradient of indexing is slow.
                 sets = torch.arange(self.num_sets, device=index.device)

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from danp_lib.data.points import PointSet
 
@@ -21,22 +22,52 @@ DENSITY_EPSILON = 1e-4
 """Added to a density before dividing by it, so that an empty region encodes as zero."""
 
 
+RADIUS = 8.0
+"""Length scales beyond which a weight, less than 2e-14, adds nothing to a sum in float32."""
+
+
+def _squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
+    """``(batch, n1, n2)``, between ``(batch or 1, n1, dim_x)`` and ``(batch or 1, n2, dim_x)``."""
+    along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
+    # In place where it can be: an operation as simple as these takes longer in new memory.
+    return reduce(add, (_squared(a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in along_axes))
+
+
+def _squared(difference: Tensor) -> Tensor:
+    return difference.square() if difference.requires_grad else difference.square_()
+
+
+def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> Tensor | None:
+    """Indices of the points of an even grid that count at each input, ``(batch, n, window)``.
+
+    ``None`` where all are summed over: off the CPU, in float64, on a grid of several dimensions,
+    in compiled code, for derivatives by the inputs, and at a length scale as large as the grid.
+    """
+    if grid.device.type != "cpu" or grid.shape[1] > 1 or grid.dtype == torch.float64:
+        return None
+    if x.requires_grad or torch.compiler.is_compiling():
+        return None
+    first, last = grid[[0, -1], 0].tolist()
+    spacing, radius = (last - first) / (len(grid) - 1), RADIUS * log_scale.exp().item()
+    if not 2.0 * radius / spacing < len(grid) - 2:
+        return None
+    window = math.ceil(2.0 * radius / spacing) + 1
+    start = ((x - (first + radius)) / spacing).ceil_().clamp_(0, len(grid) - window).nan_to_num_()
+    return start.long() + torch.arange(window)
+
+
 def _weighted_sum(
-    x1: Tensor, x2: Tensor, log_scale: Tensor, contract: Callable[[Tensor], Tensor]
+    squared: Tensor, log_scale: Tensor, contract: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Apply a linear function to the Gaussian weights between inputs.
+    """Apply a linear function to the Gaussian weights of squared distances.
 
     Args:
-        x1: ``(batch or 1, n1, dim_x)``.
-        x2: ``(batch or 1, n2, dim_x)``.
+        squared: Of any shape.
         log_scale: Logarithm of the length scale, a scalar.
-        contract: Linear function of the weights ``(batch, n1, n2)``.
+        contract: Linear function of the weights, which have the shape of the distances.
 
     A second derivative that goes back to the length scale is a ``RuntimeError``.
     """
-    along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
-    # In place where it can be: an operation as simple as these takes longer in new memory.
-    squared = reduce(add, (_squared(a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in along_axes))
     # To base 2, since torch.exp takes a CPU more than twice as long.
     exponent = squared * (-0.5 / math.log(2.0) * torch.exp(-2.0 * log_scale.detach()))
     # Most weights underflow, which takes a CPU far longer than this bound, 2**-100 = 8e-31; and
@@ -56,10 +87,6 @@ def _weighted_sum(
     if not torch.compiler.is_compiling():
         total.register_hook(partial(_refuse_second_derivative, log_scale))
     return total
-
-
-def _squared(difference: Tensor) -> Tensor:
-    return difference.square() if difference.requires_grad else difference.square_()
 
 
 class _NoDerivative(torch.autograd.Function):
@@ -87,6 +114,43 @@ class _NoDerivative(torch.autograd.Function):
 def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | None:
     """Make the gradient of a weighted sum depend on the length scale, as far as errors go."""
     return gradient + _NoDerivative.apply(log_scale) if torch.is_grad_enabled() else None
+
+
+class _SumNear(torch.autograd.Function):
+    """Weighted sums of features at the grid points :func:`_near` each input."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, near: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(near, weights)
+        ctx.shape = features.shape
+        batch = max(len(features), len(near))
+        near, weights = (part.expand(batch, -1, -1) for part in (near, weights))
+        row = torch.arange(len(features)).reshape(-1, 1, 1) * features.shape[2] + near
+        sums = F.embedding_bag(
+            row.flatten(end_dim=1).int(),
+            features.mT.flatten(end_dim=1),
+            per_sample_weights=weights.flatten(end_dim=1),
+            mode="sum",
+        )
+        return sums.unflatten(0, (batch, -1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        near, weights = ctx.saved_tensors
+        # As a product with all weights: embedding_bag's own derivative takes twice as long.
+        dense = weights.new_zeros(*weights.shape[:2], ctx.shape[2]).scatter_(2, near, weights)
+        return (dense.mT @ gradient).mT.sum_to_size(ctx.shape), None, None
+
+
+def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear`` on ``(batch, points, channels)``.
+
+    On one thread of a CPU a convolution does it in half the time; on two it takes longer.
+    """
+    is_single = x.device.type == "cpu" and torch.get_num_threads() == 1
+    if not is_single or x.dtype == torch.float64 or x.shape[1] == 0:
+        return F.linear(x, weight, bias)
+    return F.conv2d(x.mT.unsqueeze(-2), weight[..., None, None], bias).squeeze(-2).mT
 
 
 class SetConvEncoder(nn.Module):
@@ -121,7 +185,8 @@ class SetConvEncoder(nn.Module):
         blanked = points.blanked()
         x, y = blanked.x, blanked.y
         values = torch.cat([points.mask.unsqueeze(-1).to(y.dtype), y], dim=-1).mT
-        sums = _weighted_sum(x, grid[None], self.log_scale[index], lambda weights: values @ weights)
+        squared = _squared_distances(x, grid[None])
+        sums = _weighted_sum(squared, self.log_scale[index], lambda weights: values @ weights)
         density, data = sums.split(1, dim=1)
         return torch.cat([density, data / (density + DENSITY_EPSILON)], dim=1)
 
@@ -133,26 +198,45 @@ class SetConvDecoder(nn.Module):
         super().__init__()
         self.log_scale = nn.Parameter(torch.tensor(math.log(initial_scale)))
 
-    def forward(self, features: Tensor, grid: Tensor, xt: Tensor, pointwise: nn.Conv2d) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        grid: Tensor,
+        xt: Tensor,
+        pointwise: nn.Conv2d,
+        then: nn.Linear | None = None,
+    ) -> Tensor:
         r"""Evaluate :math:`\sum_u (A h(u) + b) e^{-(x - u)^2 / 2\ell^2}` at each target input x.
 
         The linear map of the features is applied last, at the targets: they are fewer than the
-        points of the grid.
+        points of the grid. A linear layer that follows is applied in the same product.
 
         Args:
             features: h, ``(batch or 1, channels, grid)``.
             grid: ``(grid, dim_x)``.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             pointwise: The 1x1 convolution that holds A and b.
+            then: The layer that follows, if any.
 
         Returns:
-            ``(batch, targets, pointwise.out_channels)``.
+            ``(batch, targets, channels)``.
         """
         assert pointwise.bias is not None
-        matrix, bias = pointwise.weight.flatten(1).mT, pointwise.bias
-        return _weighted_sum(
-            xt,
-            grid[None],
-            self.log_scale,
-            lambda w: (w @ features.mT) @ matrix + w.sum(dim=-1, keepdim=True) * bias,
-        )
+        matrix, at_each = pointwise.weight.flatten(1), pointwise.bias
+        if then is not None:
+            matrix, at_each = then.weight @ matrix, then.weight @ at_each
+        near = _near(xt, grid, self.log_scale)
+        if near is None:
+            squared = _squared_distances(xt, grid[None])
+        else:
+            squared = (xt - grid[:, 0][near]).square_()
+
+        def sum_features(weights: Tensor) -> Tensor:
+            if near is None:
+                return weights @ features.mT
+            return cast(Tensor, _SumNear.apply(features, near, weights))
+
+        sums = _weighted_sum(squared, self.log_scale, sum_features)
+        total = _weighted_sum(squared, self.log_scale, lambda w: w.sum(dim=-1, keepdim=True))
+        bias = None if then is None else then.bias
+        return linear_at_points(sums, matrix, bias) + total * at_each

@@ -60,7 +60,9 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     r"""Matrices with all singular values moved close to 1, by five steps of Newton and Schulz.
 
     Each step is :math:`X \leftarrow (a + b X X^\top + c (X X^\top)^2) X`, starting at the matrix
-    divided by its Frobenius norm.
+    divided by its Frobenius norm. The factors are polynomials in the first :math:`X X^\top`, so
+    all steps are taken on that small matrix, and X is multiplied by their product once: half of
+    the work for a wide matrix. A singular value far below the largest loses a digit or two.
 
     Args:
         matrices: ``(count, rows, columns)``.
@@ -69,9 +71,15 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if is_tall else matrices
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    gram = x @ x.mT
+    product = torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device).expand_as(gram)
+    for step in range(5):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        product = factor @ product if step else factor
+        if step < 4:
+            gram = factor @ gram @ factor
+    x = product @ x
     return x.mT if is_tall else x
 
 
@@ -82,7 +90,7 @@ class KernelMuon:
 
     The steps are those of :class:`torch.optim.Muon`, with two differences. Kernels of one shape are
     computed as one stack of matrices: that takes half the time on a CPU. And the products are in
-    float32, which costs a CPU no more than bfloat16 and is exact to five digits.
+    float32, which costs a CPU no more than bfloat16 and is exact to three digits or more.
 
     Args:
         kernels: Parameters of two or more dimensions.

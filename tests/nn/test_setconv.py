@@ -153,3 +153,58 @@ class TestDecoder:
             rtol=1e-8,
             atol=1e-8,
         )
+
+
+class TestNearby:
+    """In float32 on a CPU a decoder sums over the grid points near each input."""
+
+    @given(
+        seeds,
+        st.sampled_from([1, 3, 40]),
+        st.sampled_from([0.03, 0.125, 1.0]),
+        st.sampled_from([1, 2]),
+        st.booleans(),
+    )
+    def test_sums_are_those_over_the_whole_grid(
+        self, seed: int, size: int, scale: float, rows: int, layer: bool
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        x = draw_set(2, size, seed).x.float()
+        features = torch.randn(rows, 6, len(GRID), generator=generator)
+        pointwise, then = nn.Conv2d(6, 6, 1), nn.Linear(6, 4) if layer else None
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            decode = SetConvDecoder(scale).to(dtype)
+            h = features.to(dtype).requires_grad_()
+            for module in (pointwise, then):
+                if module is not None:
+                    module.to(dtype)
+            decoded = decode(h, GRID.to(dtype), x.to(dtype), pointwise, then)
+            wanted = [h, decode.log_scale, pointwise.weight]
+            slopes = torch.autograd.grad(decoded.square().sum(), wanted)
+            results.append([decoded, *slopes])
+        for near, exact in zip(*results, strict=True):
+            tolerance = 1e-5 * float(exact.detach().abs().max()) + 1e-5
+            torch.testing.assert_close(near.double(), exact, rtol=1e-4, atol=tolerance)
+
+    def test_second_derivatives_by_the_features_are_right(self) -> None:
+        decode = SetConvDecoder(0.125)
+        decode.log_scale.requires_grad_(False)
+        pointwise, x = nn.Conv2d(6, 6, 1), draw_set(2, 3, 0).x.float()
+        h = torch.randn(2, 6, len(GRID), generator=torch.Generator().manual_seed(0))
+        h.requires_grad_()
+        grid = GRID.float()
+
+        def loss(values: Tensor) -> Tensor:
+            return decode(values, grid, x, pointwise).pow(3).sum() / 3.0
+
+        (slope,) = torch.autograd.grad(loss(h), h, create_graph=True)
+        direction = torch.randn(h.shape, generator=torch.Generator().manual_seed(1))
+        (curved,) = torch.autograd.grad((slope * direction).sum(), h)
+        # The Hessian of the sum of z ** 3 / 3 with z linear in h is the sum of 2 z z' z'^T.
+        with torch.no_grad():
+            z, moved = (decode(v, grid, x, pointwise) for v in (h, h + direction))
+        again = h.detach().requires_grad_()
+        inner = (2.0 * z * (moved - z)).detach()
+        (expected,) = torch.autograd.grad((decode(again, grid, x, pointwise) * inner).sum(), again)
+        torch.testing.assert_close(curved, expected, rtol=1e-3, atol=1e-4)
