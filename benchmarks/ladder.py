@@ -105,7 +105,7 @@ class Run:
         first, last = (recipe(name, **options) for name in ("paper", "fast"))
         base, training = _base(first), first.training
         # How often a run is looked at is no rung.
-        observing = ("log_every", "validate_every", "num_validation_batches")
+        observing = ("log_every", "validate_every", "num_validation_batches", "keep_best")
         training = replace(training, **{key: getattr(last.training, key) for key in observing})
         for source, path in self._changes():
             made_by = {"paper": first, "fast": last}[source]

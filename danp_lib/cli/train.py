@@ -137,22 +137,24 @@ def run_recipe(
     model.training_contexts = TrainingContexts.measure(
         model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
+    kept = history[-1].get("kept")
     command = _command_line(chosen, path, max_minutes=max_minutes, threads=threads, device=device)
     provenance = {
         "recipe": chosen.name,
         "training": to_dict(run),
         "steps": history[-1]["step"],
+        "kept_step": kept,
         "command": command,
         **versions(),
     }
     save_checkpoint(path, model, task_generator=prior, provenance=provenance)
-    validations = [tuple(record["validation"]) for record in history if "validation" in record]
+    validations = {r["step"]: tuple(r["validation"]) for r in history if "validation" in r}
     card = make_card(
         path,
         parameters=count_parameters(model),
         minutes=round(history[-1]["minutes"], 2),
         hardware=hardware(target),
-        validation=validations[-1] if validations else None,
+        validation=validations[kept or max(validations)] if validations else None,
         commit=made_at,
     )
     write_card(path, card)

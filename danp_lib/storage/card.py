@@ -28,11 +28,12 @@ class Card(Configuration):
 
     Attributes:
         name: The checkpoint's file name without the ending.
-        validation: Log-likelihood on the validation tasks at the end, in nats per target, one
+        validation: Log-likelihood of the weights on the validation tasks, in nats per target, one
             number a level, the clean level first; ``None`` where the run did not get that far.
         commit: The library's commit in git, or ``None`` where that is not known.
         sha256: Of the checkpoint's file.
         noise: Standard deviation of the observation noise added in training, or its range.
+        kept_step: The step whose weights these are, the best by validation; ``None`` for the last.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Card(Configuration):
     command: str
     sha256: str
     noise: NonNegativeFloat | NoiseRange = 0.0
+    kept_step: PositiveInt | None = None
 
 
 def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:
@@ -72,6 +74,7 @@ def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:
             noise=header.task_generator.noise,
             **{key: said[key] for key in ("recipe", "steps", "danp_lib", "torch", "command")},
             seed=said["training"]["seed"],
+            kept_step=said.get("kept_step"),
             sha256=sha256(path),
             **measured,
         )
@@ -115,7 +118,8 @@ def render_card(card: Card) -> str:
         "Model": f"{card.model}, {card.parameters:,} parameters",
         "Trained on": f"{card.dataset} tasks, seed {card.seed}",
         "Observation noise": noise_in_words(card.noise),
-        "Recipe": f"{card.recipe}, {card.steps:,} steps",
+        "Recipe": f"{card.recipe}, {card.steps:,} steps"
+        + (f"; step {card.kept_step:,} kept, the best by validation" if card.kept_step else ""),
         "Time": f"{card.minutes:.1f} minutes",
         "Hardware": f"{hardware.gpu}, with {threads}" if hardware.gpu else threads,
         "Validation log-likelihood": clean,

@@ -25,7 +25,7 @@ from danp_lib.training.objective import (
     draw_batch,
     draw_validation_batches,
     training_loss,
-    validation_log_likelihood,
+    validation_log_likelihoods,
 )
 from danp_lib.training.optim import jitter_at, schedule_factor
 from danp_lib.training.resume import (
@@ -70,7 +70,7 @@ def train(
     termination signal. With ``snapshots``, the folder also gets checkpoints, named
     ``step-1024.safetensors`` and so on, at every power of two from there. With ``compile_model``,
     :func:`torch.compile` makes code for the likelihood and its gradient. ``callback`` is called
-    with every record.
+    with every record. Where the configuration keeps the best weights, the model ends with these.
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
@@ -108,7 +108,12 @@ def train(
                 record |= _means(updates, model.num_levels)
                 updates.clear()
                 if validating:
-                    record["validation"] = validation_log_likelihood(model, validation)
+                    values = validation_log_likelihoods(model, validation)
+                    record["validation"] = [level.mean().item() for level in values]
+                    if config.keep_best:
+                        state.keep_if_best(values)
+                if state.best is not None and leaving:
+                    record["kept"] = state.best.step
                 history.append(record)
                 bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
                 if callback is not None:
@@ -117,6 +122,8 @@ def train(
                     save_state(place, state, history)
             if leaving:
                 break
+    if state.best is not None:
+        model.load_state_dict(state.best.weights)
     model.eval()
     return history
 

@@ -136,13 +136,12 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
     return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
 
 
-def validation_log_likelihood(model: NeuralProcess, batches: list[list[MaskedTask]]) -> list[float]:
-    """Mean nats per target of each level, over its batches, given the true levels above it."""
+def validation_log_likelihoods(
+    model: NeuralProcess, batches: list[list[MaskedTask]]
+) -> list[Tensor]:
+    """Nats per target of every task, level by level, given the true levels above it."""
     with torch.no_grad():
-        return [
-            torch.cat([batch_log_likelihood(model, b) for b in level]).mean().item()
-            for level in batches
-        ]
+        return [torch.cat([batch_log_likelihood(model, b) for b in level]) for level in batches]
 
 
 def draw_validation_batches(

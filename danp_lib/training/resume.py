@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from danp_lib._config import (
     Configuration,
@@ -34,7 +35,8 @@ from danp_lib.training.optim import JitterSchedule, Optimizer, OptimizerKind, Sc
 Record = dict[str, Any]
 """``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
 since the last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
-``validation``, nats per target of every level."""
+``validation``, nats per target of every level. The last one of a run that keeps the best weights
+has the step of these as ``kept``."""
 
 FIRST_SNAPSHOT = 1024
 """Steps of the first snapshot of a run; the next ones follow at twice as many."""
@@ -42,8 +44,11 @@ FIRST_SNAPSHOT = 1024
 STATE = "state.safetensors"
 LOG = "log.jsonl"
 
-# What the weights do not depend on.
-_OBSERVING = ("training.log_every", "training.validate_every", "training.num_validation_batches")
+# What the weights of a step do not depend on.
+_OBSERVING = tuple(
+    f"training.{key}"
+    for key in ("log_every", "validate_every", "num_validation_batches", "keep_best")
+)
 # What reading a run raises where its files are damaged, as long as they can be read at all.
 _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -72,6 +77,9 @@ class TrainingConfig(Configuration):
         log_every: Steps between records.
         validate_every: Steps between validations, at which the run is saved too.
         num_validation_batches: Batches a level to validate on.
+        keep_best: Whether the model ends with the weights of the best validation, not the last:
+            the latest one that raised, at all levels at once, the lower end of the 95 % interval
+            of the mean log-likelihood.
         seed: Of the initial weights, the training tasks and the validation tasks.
     """
 
@@ -91,6 +99,7 @@ class TrainingConfig(Configuration):
     log_every: PositiveInt = 100
     validate_every: PositiveInt = 1000
     num_validation_batches: PositiveInt = 16
+    keep_best: bool = False
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -120,6 +129,14 @@ class TrainingConfig(Configuration):
         )
 
 
+class Best(NamedTuple):
+    """The best validation of a run."""
+
+    step: int
+    lower: list[float]  #: Of each level, in nats per target.
+    weights: dict[str, Tensor]
+
+
 @dataclass
 class RunState:
     """All that a run changes, and the prior and the configuration, which are fixed."""
@@ -131,6 +148,14 @@ class RunState:
     config: TrainingConfig
     step: int = 0  #: Number of updates made.
     minutes: float = 0.0  #: Time spent, over all parts of the run.
+    best: Best | None = None  #: Of a run that keeps the best weights.
+
+    def keep_if_best(self, values: list[Tensor]) -> None:
+        """Keep the weights if their log-likelihoods, ``(tasks,)`` a level, are the best so far."""
+        lower = [float(v.mean() - 1.96 * v.std() / len(v) ** 0.5) for v in values]
+        if self.best is None or all(a > b for a, b in zip(lower, self.best.lower, strict=True)):
+            weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+            self.best = Best(self.step, lower, weights)
 
     def description(self) -> dict[str, Any]:
         """What must be the same when a run goes on: the model, the tasks and the run."""
@@ -153,6 +178,9 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
         "step": str(state.step),
         "minutes": str(state.minutes),
     }
+    if state.best is not None:
+        tensors |= {f"best.{k}": v for k, v in state.best.weights.items()}
+        metadata["best"] = json.dumps({"step": state.best.step, "lower": state.best.lower})
     write_atomically(folder / LOG, "".join(json.dumps(record) + "\n" for record in history))
     data = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
     write_atomically(folder / STATE, data)
@@ -198,14 +226,16 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
             history = [r for r in map(json.loads, log.splitlines()) if r["step"] <= step]
             if history[-1]["step"] != step:
                 raise ValueError(f"the log has no record of step {step}")
-            model, optimizer = (
+            model, optimizer, best = (
                 {key.removeprefix(part): v for key, v in tensors.items() if key.startswith(part)}
-                for part in ("model.", "optimizer.")
+                for part in ("model.", "optimizer.", "best.")
             )
             state.model.load_state_dict(model)
             state.optimizer.load_state_tensors(optimizer)
             state.generator.set_state(tensors["generator"])
             state.step, state.minutes = step, float(metadata["minutes"])
+            if state.config.keep_best and best:
+                state.best = Best(**json.loads(metadata["best"]), weights=best)
             return history
     except _DAMAGE as error:
         raise ValueError(

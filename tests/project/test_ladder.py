@@ -19,7 +19,7 @@ from danp_lib.training.recipes import recipe
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-OBSERVING = ("log_every", "validate_every", "num_validation_batches")
+OBSERVING = ("log_every", "validate_every", "num_validation_batches", "keep_best")
 
 
 @pytest.fixture

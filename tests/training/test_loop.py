@@ -20,15 +20,21 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
-from danp_lib.training.objective import BatchConfig, batch_log_likelihood
+from danp_lib.training.objective import (
+    BatchConfig,
+    batch_log_likelihood,
+    draw_validation_batches,
+    validation_log_likelihoods,
+)
 from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import RunState, TrainingConfig
+from danp_lib.training.resume import Record, RunState, TrainingConfig
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 RUN = TrainingConfig(
@@ -257,6 +263,54 @@ def test_a_run_with_a_constant_schedule_can_be_lengthened(stored: int, tmp_path:
     assert history[-1]["step"] == 12
     assert stored in [record["step"] for record in history]
     assert_same_weights(weights(whole), weights(parts))
+
+
+KEEPING = replace(CONSTANT, num_steps=12, learning_rate=0.03, validate_every=2, keep_best=True)
+
+
+@pytest.mark.parametrize("name", ["danp", "convcnp"])
+def test_a_run_can_end_with_the_weights_of_its_best_validation(name: str) -> None:
+    model, seen = tiny(name), {}
+
+    def note(record: Record) -> None:
+        seen[record["step"]] = weights(model)
+
+    history = train(model, Sawtooth(), KEEPING, progress=False, callback=note)
+    _, generator = spawn(torch.Generator().manual_seed(KEEPING.seed), 2)
+    batches = draw_validation_batches(
+        model, Sawtooth(), KEEPING.batch, num_batches=1, generator=generator
+    )
+    best, kept = torch.full((model.num_levels + 1,), -math.inf), 0
+    for step, values in seen.items():
+        other = tiny(name)
+        other.load_state_dict(values)
+        scores = torch.stack(validation_log_likelihoods(other, batches)).float()
+        lower = scores.mean(dim=1) - 1.96 * scores.std(dim=1) / math.sqrt(4)
+        if (lower > best).all():
+            best, kept = lower, step
+    assert history[-1]["kept"] == kept
+    assert 0 < kept < KEEPING.num_steps
+    assert_same_weights(weights(model), seen[kept])
+
+
+def test_the_best_weights_survive_a_stop_and_training_goes_on_from_the_last(tmp_path: Path) -> None:
+    whole, longer, parts = tiny(), tiny(), tiny()
+    once = train(whole, Sawtooth(), KEEPING, progress=False)
+    step: Record = {"step": 0}
+    while step["step"] < KEEPING.num_steps:
+        parts = tiny()
+        *_, step = train(
+            parts, Sawtooth(), KEEPING, folder=tmp_path, max_minutes=0.0, progress=False
+        )
+    assert step["kept"] == once[-1]["kept"]
+    assert_same_weights(weights(whole), weights(parts))
+    reopened = tiny()
+    train(reopened, Sawtooth(), KEEPING, folder=tmp_path, progress=False)
+    assert_same_weights(weights(whole), weights(reopened))
+    more = replace(KEEPING, num_steps=14, keep_best=False)
+    train(longer, Sawtooth(), more, progress=False)
+    train(parts, Sawtooth(), more, folder=tmp_path, progress=False)
+    assert_same_weights(weights(longer), weights(parts))
 
 
 def test_how_often_a_run_is_logged_and_validated_may_change(tmp_path: Path) -> None:
