@@ -213,12 +213,8 @@ def shipped(run: Run) -> Path | None:
     if name not in PRETRAINED:
         return None
     header, (config, training) = read_header(pretrained_path(name)), run.configs()
-    # Older files have another word for the threshold.
-    made = {
-        {"loss_knee": "robust_threshold"}.get(key, key): value
-        for key, value in header.provenance["training"].items()
-    }
-    return pretrained_path(name) if (header.config, made) == (config, to_dict(training)) else None
+    made = TrainingConfig.from_provenance(header.provenance["training"])
+    return pretrained_path(name) if (header.config, made) == (config, training) else None
 
 
 def known(records: list[dict[str, Any]], run: Run) -> bool:

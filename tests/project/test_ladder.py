@@ -16,6 +16,7 @@ from danp_lib._config import from_dict, to_dict
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import sha256
 from danp_lib.training.recipes import recipe
+from danp_lib.training.resume import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -170,7 +171,7 @@ def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
         config, training = run.configs()
         assert run.dataset == "sawtooth"
         assert from_dict(type(config), record["config"], name="config") == config
-        assert record["training"] == to_dict(training)
+        assert TrainingConfig.from_provenance(record["training"]) == training
         checkpoint, path = record["origin"].get("checkpoint"), ladder.shipped(run)
         assert (checkpoint and checkpoint["sha256"]) == (path and sha256(path))
         assert not record["origin"]["commit"].endswith("-dirty")

@@ -103,6 +103,7 @@ def test_a_card_takes_from_the_header_what_is_there(tmp_path: Path) -> None:
         "model": "convcnp",
         "dataset": "gp",
         "seed": 3,
+        "kept_step": None,
         "sha256": shown["sha256"],
         "noise": 0.0,
     }
