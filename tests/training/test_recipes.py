@@ -61,6 +61,14 @@ def test_the_fast_recipe_lets_the_jitter_fall_over_the_first_quarter(num_steps: 
     assert recipe("paper", model="danp", dataset="gp", num_steps=9).training.jitter_steps == 1024
 
 
+@pytest.mark.parametrize(("num_steps", "rate"), [(40_000, 0.01), (14_000, 0.01), (3_500, 0.02)])
+def test_short_runs_of_the_fast_recipe_have_a_larger_rate(num_steps: int, rate: float) -> None:
+    run = recipe("fast", model="danp", dataset="square", num_steps=num_steps).training
+    assert run.muon_learning_rate == pytest.approx(rate)
+    paper = recipe("paper", model="danp", dataset="square", num_steps=num_steps).training
+    assert paper.learning_rate == 3e-4
+
+
 def test_there_are_weights_of_the_fast_recipe() -> None:
     assert "fast" in {read_card(path).recipe for path in SHIPPED}
 
