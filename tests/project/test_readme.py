@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from danp_lib.evaluation.table import AS_USED, PAPERS_ESTIMATOR, table
+from danp_lib.evaluation.results import results_folder
+from danp_lib.evaluation.table import AS_USED, PAPER, PAPERS_ESTIMATOR, table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -152,3 +153,14 @@ def test_the_results_are_those_of_the_table() -> None:
         ]
         line = "| " + " | ".join(cells) + " |"
         assert line in README.splitlines()
+
+
+def test_the_minutes_of_training_are_those_measured() -> None:
+    prose = " ".join(README.split())
+    path = results_folder() / "time_to_paper.json"
+    for dataset, points in json.loads(path.read_text(encoding="utf-8"))["points"].items():
+        first = next(p for p in points if p["average_likelihood"] > PAPER[dataset]["danp"][0])
+        score = f"{first['average_likelihood']:.2f} ± {first['average_likelihood_ci95']:.2f}"
+        assert f"in {first['minutes']:.1f} minutes" in prose
+        assert f"{score} on" in prose
+        assert f"With {first['steps']:,} updates" in prose or f"with {first['steps']:,}," in prose
