@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from danp_lib._config import PositiveInt, checked
 from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
@@ -147,7 +148,9 @@ def recipe(
     training = _TRAINING[name]
     # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
     context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
-    steps = training.num_steps if num_steps is None else num_steps
+    steps = (
+        training.num_steps if num_steps is None else checked(PositiveInt, num_steps, "num_steps")
+    )
     num_steps = None if steps == training.num_steps else steps
     falls = training.jitter_schedule == "geometric"
     short = max(1.0, (training.num_steps / steps) ** 0.5) if training.optimizer == "muon" else 1.0
