@@ -1,6 +1,7 @@
 """pytest in this folder: nbval runs the chapters in the interpreter that runs pytest."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     """Leave no choice of kernels; without nbval, pytest works all the same."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Chapters side by side, with all cores each, wait for one another for minutes.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if config.pluginmanager.hasplugin("nbval"):
         config.option.nbval_current_env = True
         _retry_kernel_start()
