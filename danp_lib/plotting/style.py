@@ -60,6 +60,7 @@ MODELS = {
     "convgnp": ("ConvGNP", BLUE, "v", "-."),
     "ar-convcnp": ("AR ConvCNP", PURPLE, "o", "--"),
     "danp-paper": ("DANP (paper's recipe)", ORANGE, "d", ":"),
+    "convcnp-paper": ("ConvCNP (paper's recipe)", GREEN, ">", ":"),
     "convgnp-paper": ("ConvGNP (paper's recipe)", BLUE, "<", ":"),
 }
 """Label, color, marker and dashes of models, by name."""
