@@ -14,6 +14,8 @@ import pytest
 
 from danp_lib.evaluation.results import results_folder
 from danp_lib.evaluation.table import AS_USED, PAPER, PAPERS_ESTIMATOR, table
+from danp_lib.storage.card import read_card
+from danp_lib.storage.pretrained import pretrained_path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -130,14 +132,18 @@ def test_the_results_are_those_of_the_table() -> None:
         "convgnp": "ConvGNP",
         "ar-convcnp": "AR ConvCNP",
     }
-    prose = " ".join(README.split())
-    imitated = {model: table()["sawtooth"][f"{model}-paper"] for model in ("danp", "convgnp")}
-    assert f"scores {cell(imitated['danp'], 'ours')} here" in prose
-    assert f"(`convgnp-sawtooth-paper`) {cell(imitated['convgnp'], 'ours')}, where" in prose
-    for row in imitated.values():
-        assert f"where the paper has {cell(row, 'paper')}" in prose
-    danp = imitated["danp"]
-    assert (danp["estimator"], danp["num_samples"]) == ("model", 256)
+    suffix, imitated = "-paper", 0
+    for dataset, rows in table().items():
+        for name in (name for name in rows if name.endswith(suffix)):
+            row, model = rows[name], name.removesuffix(suffix)
+            kept = read_card(pretrained_path(f"{model}-{dataset}{suffix}")).kept_step
+            cells = [dataset, labels[model], cell(row, "paper"), cell(row, "ours")]
+            cells.append("last step" if kept is None else "best epoch")
+            assert f"| {' | '.join(cells)} |" in README
+            imitated += 1
+            if model == "danp":
+                assert (row["estimator"], row["num_samples"]) == ("model", 256)
+    assert imitated == README.count("step |") + README.count("best epoch |")
     for dataset, rows in table().items():
         numbers = {row: rows[row]["num_samples"] for row in (AS_USED, PAPERS_ESTIMATOR, "danp")}
         assert numbers == {AS_USED: 256, PAPERS_ESTIMATOR: 256, "danp": 1024}
