@@ -62,6 +62,7 @@ MODELS = {
     "danp-paper": ("DANP (paper's recipe)", ORANGE, "d", ":"),
     "convcnp-paper": ("ConvCNP (paper's recipe)", GREEN, ">", ":"),
     "convgnp-paper": ("ConvGNP (paper's recipe)", BLUE, "<", ":"),
+    "ar-convcnp-paper": ("AR ConvCNP (paper's recipe)", PURPLE, "h", ":"),
 }
 """Label, color, marker and dashes of models, by name."""
 

@@ -36,7 +36,7 @@ PRETRAINED = {
     "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
     **{
         f"{model}-sawtooth-paper": f"--model {model} --dataset sawtooth --recipe paper"
-        for model in ("danp", "convcnp", "convgnp")
+        for model in ("danp", "convcnp", "convgnp", "ar-convcnp")
     },
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.

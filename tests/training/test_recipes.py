@@ -18,7 +18,7 @@ from danp_lib.storage.pretrained import PRETRAINED
 from danp_lib.training.recipes import RECIPES, build_model, recipe
 from danp_lib.training.resume import TrainingConfig
 
-KEPT_LAST = ("danp-sawtooth-paper", "convgnp-sawtooth-paper")
+KEPT_LAST = ("convgnp-sawtooth-paper",)
 """Trained when the recipe of the paper kept the last weights, and validated every fourth epoch."""
 
 SHIPPED = sorted((Path(__file__).parents[2] / "checkpoints").glob("*.safetensors"))
