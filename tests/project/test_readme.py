@@ -165,7 +165,10 @@ def test_the_minutes_of_training_are_those_measured() -> None:
     prose = " ".join(README.split())
     path = results_folder() / "time_to_paper.json"
     for dataset, points in json.loads(path.read_text(encoding="utf-8"))["points"].items():
-        first = next(p for p in points if p["average_likelihood"] > PAPER[dataset]["danp"][0])
+        goal = PAPER[dataset]["danp"][0]
+        first = next(
+            p for p in points if p["average_likelihood"] - p["average_likelihood_ci95"] > goal
+        )
         score = f"{first['average_likelihood']:.2f} ± {first['average_likelihood_ci95']:.2f}"
         assert f"in {first['minutes']:.1f} minutes" in prose
         assert f"{score} on" in prose

@@ -28,7 +28,7 @@ EVERYTHING = {
     + len(DATASETS),  # the ceilings
     "marginals": len(SCORED) + len(DATASETS),
     "used": len(DATASETS),
-    "samples": 1,
+    "samples": len(CONFIG["samples"]),
     "cost": 1,
     "table": 1,
     "figures": 1,
@@ -43,7 +43,8 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
     said = snakemake(tmp_path, "--dry-run", "--cores", "1", "--printshellcmds")
     assert count(jobs_of(said)) == EVERYTHING
     assert len(re.findall(r"danp benchmark danp-\S+ --estimator .* --compiled ", said)) == SAMPLED
-    assert len(re.findall(r"danp benchmark danp-\S+ --measure samples .* --compiled ", said)) == 1
+    curves = re.findall(r"danp benchmark danp-\S+ --measure samples .* --compiled ", said)
+    assert len(curves) == len(CONFIG["samples"])
     commands = {}
     for line in re.findall(r"danp train (.*) > ", said):
         words = shlex.split(line)
