@@ -319,6 +319,27 @@ class TestDefense:
         torch.testing.assert_close(last.mean, noisiest.mean / s)
         torch.testing.assert_close(last.covariance_matrix, noisiest.covariance_matrix / s**2)
 
+    def test_level_0_takes_the_context_for_known_and_its_samples_not(self) -> None:
+        model = seeded(DANP, small_danp(conditioned=True))
+        plain, defended = (self.predict(m) for m in (model, model.defended()))
+        ((_, samples),) = model._ancestral(
+            self.context, 3, None, torch.Generator().manual_seed(0), chunk_size=256
+        )
+        xt = self.xt.repeat_interleave(3, dim=0)
+        expected = model.core.predictive(samples.features, [samples.context], xt, 0)
+        assert_same(defended.components[:, :3], expected.map(lambda p: p.unflatten(0, (2, 3))))
+        # More that is known makes surer.
+        less = defended.components[:, :3].covariance_matrix - plain.components.covariance_matrix
+        assert torch.linalg.eigvalsh(less).min() > -1e-9
+        assert less.diagonal(dim1=-2, dim2=-1).min() > 0.0
+
+    def test_where_the_noise_is_found_out_the_samples_stay_known(self) -> None:
+        noisy = small_danp(conditioned=True, observation_noise=0.01, largest_noise=0.3)
+        assert [seeded(DANP, c).defended().config.samples_known for c in (noisy, small_danp())] == [
+            True,
+            False,
+        ]
+
     def test_it_bounds_what_a_task_can_lose(self) -> None:
         mixture, y = self.predict(self.model.defended(0.05)), 1e3 + draw_set(2, 4, 2).y
         last = mixture.components[:, 3].log_prob(y)
