@@ -27,7 +27,7 @@ from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
 _MEASURE = (
     "likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP against "
     "the number of samples); or used (a DANP's likelihood and marginals, from samples of "
-    "its own and its defensive component)."
+    "its own, defended)."
 )
 _NUM_SAMPLES = (
     "Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 "

@@ -43,7 +43,7 @@ PAPERS_ESTIMATOR = "danp (paper's estimator)"
 """The row of the DANP with samples from the model alone, as the paper has it."""
 
 AS_USED = "danp (as used)"
-"""The row of the DANP with nothing but samples of its own, and its defensive component.
+"""The row of the DANP with nothing but samples of its own, defended.
 
 Likelihood, CRPS and coverage are those of one mixture; see :class:`~danp_lib.evaluation.used.Used`.
 """

@@ -17,7 +17,7 @@ from danp_lib.models.danp import DANP
 
 @dataclass(frozen=True)
 class Used:
-    """The scores of a DANP's mixtures over ancestral samples, with the defensive component.
+    """The scores of a defended DANP's mixtures over ancestral samples.
 
     Nothing here needs the true function: it is what a user gets, likelihood and marginals of the
     same distribution.
@@ -52,10 +52,10 @@ def score_used(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Used:
-    """Score the likelihood and the marginals of a DANP with its defensive component.
+    """Score the likelihood and the marginals of a DANP, defended.
 
-    The component has the weight of :meth:`~danp_lib.models.danp.DANP.defended`. The other arguments
-    are those of :func:`~danp_lib.evaluation.score.evaluate`.
+    See :meth:`~danp_lib.models.danp.DANP.defended`. The other arguments are those of
+    :func:`~danp_lib.evaluation.score.evaluate`.
     """
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")

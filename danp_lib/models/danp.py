@@ -180,8 +180,8 @@ class DANP(NeuralProcess):
         The samples of the auxiliary sets are guesses. Taken as known, they make each component of
         the mixture of Equation 2 so narrow that a few hundred components leave gaps. So a
         conditioned level 0 is conditioned on the context alone; the features are still those of the
-        samples. On Gaussian processes that gains as much as many times the samples, and elsewhere
-        it costs nothing. Where the noise is found out, the samples tell of it and stay known.
+        samples. On Gaussian processes 256 samples then score a tenth higher, on waves as before.
+        Where the noise is found out, the samples tell of it and stay known.
 
         Where all samples are wrong, the mixture can still miss the targets by thousands of nats. A
         defensive mixture (Hesterberg, 1995) predicts
