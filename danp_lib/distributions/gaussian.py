@@ -7,17 +7,15 @@ shape ``(points, 1)``, the shape of a set of outputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 VARIANCE_FLOOR = 1e-6
 """The smallest predictive variance of one output, in squared units of y."""
-
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 class OutputsDistribution(Distribution):
@@ -36,9 +34,8 @@ class OutputsDistribution(Distribution):
     def check_value(self, value: Tensor) -> None:
         """Refuse outputs of another shape than ``(..., points, 1)`` with a ``ValueError``."""
         if value.shape[-2:] != self.event_shape:
-            raise ValueError(
-                f"value must have shape (..., {self.event_shape[0]}, 1), got {tuple(value.shape)}."
-            )
+            points = self.event_shape[0]
+            raise ValueError(f"value must have shape (..., {points}, 1), got {tuple(value.shape)}.")
 
 
 class LowRankNormal(OutputsDistribution):
@@ -54,11 +51,8 @@ class LowRankNormal(OutputsDistribution):
     """
 
     def __init__(self, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> None:
-        if (
-            loc.shape[-1:] != (1,)
-            or loc.shape != cov_diag.shape
-            or cov_factor.shape[:-1] != loc.shape[:-1]
-        ):
+        shape = loc.shape[:-1]
+        if not (loc.shape == cov_diag.shape == (*shape, 1) and cov_factor.shape[:-1] == shape):
             raise ValueError(
                 "loc and cov_diag must have shape (*batch, points, 1) and cov_factor "
                 f"(*batch, points, rank), got {tuple(loc.shape)}, {tuple(cov_diag.shape)} and "
@@ -97,12 +91,15 @@ class LowRankNormal(OutputsDistribution):
             ValueError: If loc is not finite, or the covariance is not positive definite.
         """
         self.check_value(value)
-        _check_all("loc must be finite", self.loc, self.loc.abs() < math.inf)
-        _check_all(
-            "the covariance must be positive definite, and cov_diag positive and finite",
-            self.cov_diag,
-            (self.cov_diag > 0.0) & (self.cov_diag < math.inf),
-        )
+        finite = self.loc.abs() < math.inf
+        if not finite.all():
+            raise ValueError(f"loc must be finite, got {self.loc[~finite][0].item()}.")
+        positive = (self.cov_diag > 0.0) & (self.cov_diag < math.inf)
+        if not positive.all():
+            raise ValueError(
+                "the covariance must be positive definite, and cov_diag positive and finite, got "
+                f"{self.cov_diag[~positive][0].item()}."
+            )
         return self.log_prob_unchecked(value, check=True)
 
     def log_prob_unchecked(self, value: Tensor, *, check: bool = False) -> Tensor:
@@ -118,29 +115,23 @@ class LowRankNormal(OutputsDistribution):
         elif rank < points:
             scaled = self.cov_factor / self.cov_diag
             eye = torch.eye(rank, dtype=torch.float64, device=value.device)
-            lower = _cholesky(self.cov_factor.mT @ scaled + eye, check)
-            half = torch.linalg.solve_triangular(lower, scaled.mT @ residual, upper=False)
-            squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1))
-            squared = squared - half.square().sum(dim=(-2, -1))
-            log_det = _log_det(lower) + self.cov_diag.log().sum(dim=(-2, -1))
+            inner = self.cov_factor.mT @ scaled + eye
+            explained, log_det = _squared_and_log_det(inner, scaled.mT @ residual, check)
+            squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1)) - explained
+            log_det = log_det + self.cov_diag.log().sum(dim=(-2, -1))
         else:
-            lower = _cholesky(self.covariance_matrix, check)
-            half = torch.linalg.solve_triangular(lower, residual, upper=False)
-            squared = half.square().sum(dim=(-2, -1))
-            log_det = _log_det(lower)
-        return -0.5 * (squared + log_det + points * _LOG_2PI)
+            squared, log_det = _squared_and_log_det(self.covariance_matrix, residual, check)
+        return -0.5 * (squared + log_det + points * math.log(2.0 * math.pi))
 
     def sample(  # type: ignore[override]
         self, sample_shape: Any = (), *, generator: torch.Generator
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
-        return self.transform(self.noise(Size(sample_shape) + self.batch_shape, generator))
-
-    def noise(self, shape: Iterable[int], generator: torch.Generator) -> Tensor:
-        """Standard normal numbers for :meth:`transform`, ``(*shape, points + rank, 1)``."""
-        size = (*shape, self.event_shape[0] + self.cov_factor.shape[-1], 1)
+        count = self.event_shape[0] + self.cov_factor.shape[-1]
+        shape = (*sample_shape, *self.batch_shape, count, 1)
         device = generator.device
-        return torch.randn(size, dtype=torch.float64, device=device, generator=generator)
+        eps = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
+        return self.transform(eps)
 
     def transform(self, eps: Tensor) -> Tensor:
         """Samples ``(..., points, 1)`` of standard normal numbers ``(..., points + rank, 1)``."""
@@ -194,20 +185,14 @@ def batch_index(index: Any, event_dims: int) -> Any:
     return (*index, *(slice(None),) * event_dims)
 
 
-def _check_all(rule: str, values: Tensor, good: Tensor) -> None:
-    if not good.all():
-        raise ValueError(f"{rule}, got {values[~good][0].item()}.")
-
-
-def _cholesky(matrix: Tensor, check: bool) -> Tensor:
-    result = torch.linalg.cholesky_ex(matrix)
-    if check and result.info.any():
+def _squared_and_log_det(matrix: Tensor, vector: Tensor, check: bool) -> tuple[Tensor, Tensor]:
+    """The squared length of a whitened vector, and the log-determinant of the covariance."""
+    lower, info = torch.linalg.cholesky_ex(matrix)
+    if check and info.any():
         raise ValueError(
             "the covariance must be positive definite, but its Cholesky factorisation failed for "
-            f"{int((result.info != 0).sum())} of {result.info.numel()} distributions."
+            f"{int((info != 0).sum())} of {info.numel()} distributions."
         )
-    return cast(Tensor, result.L)
-
-
-def _log_det(lower: Tensor) -> Tensor:
-    return 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    white = torch.linalg.solve_triangular(lower, vector, upper=False)
+    log_det = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    return white.square().sum(dim=(-2, -1)), log_det

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from danp_lib.distributions.gaussian import (
     DiagonalNormal,
@@ -14,8 +14,6 @@ from danp_lib.distributions.gaussian import (
     OutputsDistribution,
     batch_index,
 )
-
-_QUANTILE_STEPS = 60
 
 
 class Mixture(OutputsDistribution):
@@ -69,17 +67,16 @@ class Mixture(OutputsDistribution):
         self, sample_shape: Any = (), *, generator: torch.Generator
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
-        shape = Size(sample_shape) + self.batch_shape
-        count = Size(sample_shape).numel()
+        shape = (*sample_shape, *self.batch_shape)
+        count = math.prod(sample_shape)
         if count == 0:  # which torch.multinomial refuses
             return self.components.loc.new_empty((*shape, *self.event_shape))
         weights = self.logits.exp().reshape(-1, self.num_components)
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
-        eps = self.components.noise(shape, generator)
         # Components of all mixtures in one row, so that one index picks them whatever the batch.
         row = self.components.map(lambda part: part.flatten(end_dim=-3))
         first = torch.arange(len(weights), device=weights.device) * self.num_components
-        return row[(first + chosen.T).reshape(shape)].transform(eps)
+        return row[(first + chosen.T).reshape(shape)].sample(generator=generator)
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""
@@ -87,10 +84,7 @@ class Mixture(OutputsDistribution):
         return (self._weights * self.components.cdf(value)).sum(dim=-3)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles, ``(*batch, points, 1)``, by bisection.
-
-        The bracket is the range of the components' quantiles, halved until only rounding is left.
-        """
+        """Marginal quantiles, ``(*batch, points, 1)``, by bisection until only rounding is left."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)
@@ -99,7 +93,7 @@ class Mixture(OutputsDistribution):
         empty = self._weights == 0.0
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
         high = inner.masked_fill(empty, -math.inf).amax(dim=-3)
-        for _ in range(_QUANTILE_STEPS):
+        for _ in range(60):
             middle = 0.5 * (low + high)
             cdf = (self._weights * marginals.cdf(middle.unsqueeze(-3))).sum(dim=-3)
             below = cdf < level
@@ -126,7 +120,5 @@ def _across_components(value: Tensor | float) -> Tensor | float:
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
     if value.ndim == 1:
-        raise ValueError(
-            f"value must be a number or have shape (..., points, 1), got {tuple(value.shape)}."
-        )
+        raise ValueError(f"value must be a number or (..., points, 1), got {tuple(value.shape)}.")
     return value.unsqueeze(-3)

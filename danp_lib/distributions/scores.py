@@ -11,14 +11,12 @@ from torch.nn import functional as F
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
-_REACH = 9.0
-
 
 def crps(predictive: LowRankNormal | Mixture, y: Tensor) -> Tensor:
     r"""The continuous ranked probability score of each output, in units of y; lower is better.
 
     It is :math:`\int (F(u) - 1\{u \ge y\})^2 du = E|Y - y| - \tfrac12 E|Y - Y'|` (Gneiting and
-    Raftery, 2007), exact for Gaussians and their mixtures, ``(*batch, points, 1)`` as ``y``.
+    Raftery, 2007), computed exactly, ``(*batch, points, 1)`` as ``y``.
     """
     _check(predictive, y)
     if isinstance(predictive, LowRankNormal):
@@ -29,19 +27,14 @@ def crps(predictive: LowRankNormal | Mixture, y: Tensor) -> Tensor:
     distances = _mean_distance(mean - y.unsqueeze(-3), variance)
     score = (weights[..., None, None] * distances).sum(dim=-3)
     # A row for each marginal, with its components in the last place.
-    mean, variance = (part.squeeze(-1).mT for part in (mean, variance))
-    weights = weights.unsqueeze(-2).expand_as(mean)
-    spread = _half_mean_difference(
-        weights.flatten(end_dim=-2), mean.flatten(end_dim=-2), variance.flatten(end_dim=-2)
-    )
+    mean, variance = mean.squeeze(-1).mT, variance.squeeze(-1).mT
+    parts = (weights.unsqueeze(-2).expand_as(mean), mean, variance)
+    spread = _half_mean_difference(*(part.flatten(end_dim=-2) for part in parts))
     return score - spread.reshape(score.shape)
 
 
 def in_central_interval(predictive: LowRankNormal | Mixture, y: Tensor, level: float) -> Tensor:
-    """Whether each output ``(*batch, points, 1)`` lies in the central interval of its marginal.
-
-    The interval has the probability ``level``, in (0, 1), and so should the mean of the result.
-    """
+    """Whether each output lies in its marginal's central interval of probability ``level``."""
     _check(predictive, y)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie in (0, 1), got {level}.")
@@ -58,13 +51,13 @@ def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor) -> Te
     moment = (weights * mean).cumsum(dim=-1) - weights * mean
     total = (weights * (mean * below - moment)).sum(dim=-1)
     total += (weights.square() * variance.sqrt()).sum(dim=-1) / math.sqrt(math.pi)
-    # What the variances add to them, for the pairs that are k apart in the order. Beyond _REACH
+    # What the variances add to them, for the pairs that are k apart in the order. Beyond nine
     # standard deviations it is below rounding, and with k the distances only grow. An infinite
     # mean ends every row, so that all rows can be one.
     width = mean.shape[-1] + 1
     left = torch.arange(total.numel() * width, device=mean.device)
     left = left[left % width < width - 1]
-    reach = _REACH * (2.0 * variance.amax(dim=-1)).sqrt()
+    reach = 9.0 * (2.0 * variance.amax(dim=-1)).sqrt()
     weights, variance = (F.pad(part, (0, 1)).flatten() for part in (weights, variance))
     mean = F.pad(mean, (0, 1), value=math.inf).flatten()
     for k in range(1, width):
