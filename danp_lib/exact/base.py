@@ -30,21 +30,20 @@ class Oracle(Configuration, ABC):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``."""
         target.check("target")
-        rows = (target[row].compact() for row in range(target.batch_size))
-        values = [
-            self.predict(context[row], points.x).log_prob(points.y)
-            for row, points in enumerate(rows)
-        ]
+        values = []
+        for row in range(target.batch_size):
+            real = target[row].compact()
+            values.append(self.predict(context[row], real.x).log_prob(real.y))
         return torch.cat(values)
 
 
 def check_inputs(context: PointSet, xt: Tensor) -> None:
     """Refuse, with a ``ValueError``, what no exact predictive can be made of."""
     context.check("context")
-    expected = (context.batch_size, context.x.shape[-1])
-    if xt.ndim != 3 or (xt.shape[0], xt.shape[-1]) != expected:
+    batch, _, dim_x = context.x.shape
+    if xt.ndim != 3 or (xt.shape[0], xt.shape[2]) != (batch, dim_x):
         raise ValueError(
-            f"xt must have shape ({expected[0]}, targets, {expected[1]}) to go with the context, "
+            f"xt must have shape ({batch}, targets, {dim_x}) to go with the context, "
             f"got {tuple(xt.shape)}."
         )
     if not xt.isfinite().all():

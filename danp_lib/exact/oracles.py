@@ -4,21 +4,11 @@ No predictive variance is below that floor. A model can reach a little more on t
 see :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
 """
 
-from __future__ import annotations
-
-from danp_lib.exact.base import Oracle
-from danp_lib.exact.gp import GaussianProcessOracle
-from danp_lib.exact.sawtooth import SawtoothOracle
-from danp_lib.exact.square import ReleasedSquareWaveOracle, SquareWaveOracle
-
-__all__ = [
-    "ORACLES",
-    "GaussianProcessOracle",
-    "Oracle",
-    "ReleasedSquareWaveOracle",
-    "SawtoothOracle",
-    "SquareWaveOracle",
-]
+from danp_lib.exact.base import Oracle as Oracle
+from danp_lib.exact.gp import GaussianProcessOracle as GaussianProcessOracle
+from danp_lib.exact.sawtooth import SawtoothOracle as SawtoothOracle
+from danp_lib.exact.square import ReleasedSquareWaveOracle as ReleasedSquareWaveOracle
+from danp_lib.exact.square import SquareWaveOracle as SquareWaveOracle
 
 ORACLES: dict[str, type[Oracle]] = {
     "gp": GaussianProcessOracle,

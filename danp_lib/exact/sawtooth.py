@@ -14,7 +14,6 @@ from danp_lib.exact.waves import WaveOracle, lattice, midpoints
 
 _CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
 _CHUNK = 512  # frequencies integrated at once, to bound the memory
-_LOG_NEGLECT = math.log(1e-10)
 
 
 @dataclass(frozen=True)
@@ -28,26 +27,21 @@ class SawtoothOracle(WaveOracle):
 
     **Context.** One point (the leftmost, x') fixes psi. For every further point,
     :math:`\omega d (x - x') + y' - y` has to be an integer, up to ``tolerance``. That leaves an
-    interval of frequencies for each integer in range, short where the points are far apart: two
-    points leave sixteen waves or fewer, and four almost always one. The comparison is on the
-    circle, so a value beside a jump may be on either side of it.
+    interval of frequencies for each integer in range: two points leave sixteen waves or fewer, and
+    four almost always one. A value beside a jump may be on either side of it.
 
     **Density of the targets.** Between two frequencies (or, without a context, phases) at which a
     target meets a jump, every target is linear in the parameter, and the integral of the Gaussian
-    floor over the parameter is a difference of normal distribution functions. Without a context,
-    what is left is one integral over the frequency, by the midpoint rule. Frequencies at which the
-    two outermost targets disagree too much to matter are skipped: they hold less than 1e-10 of it.
-
-    The largest difference of :meth:`log_prob` from a rule four to eight times as fine over 60 to
-    200 tasks: with 50 targets 1e-12 nats per target without a context and 2e-6 given one point;
-    with two targets and no context 2e-4.
+    floor is a difference of normal distribution functions. Without a context there is an integral
+    over the frequency too, by the midpoint rule. A rule four to eight times as fine changes
+    :meth:`log_prob` of 50 targets by at most 1e-12 nats per target without a context and 2e-6 given
+    one point, and that of two targets without a context by 2e-4.
 
     Attributes:
         frequency: The range of omega, in periods per unit of x.
         tolerance: How far, in units of y, points may be off a wave; by default three units in the
             last place of a float32 just below 1.
-        nodes_per_stddev: Nodes of the midpoint rule to a standard deviation of the frequency given
-            the targets.
+        nodes_per_stddev: Nodes of the midpoint rule to a standard deviation of the frequency.
     """
 
     # Where omega is 1, the density above is infinite.
@@ -116,24 +110,19 @@ class SawtoothOracle(WaveOracle):
             lows, highs = self._solve(slope, offset, torch.round(middle[:, None] * slope + offset))
             low = torch.maximum(low, lows.amax(dim=1))
             high = torch.minimum(high, highs.amin(dim=1))
-            keep = low < high
-            found += [
-                (d, *ends) for ends in zip(low[keep].tolist(), high[keep].tolist(), strict=True)
-            ]
+            both = torch.stack([low, high], dim=1)[low < high]
+            found += [(d, first, last) for first, last in both.tolist()]
         if not found:
             raise ValueError(
                 f"the context must lie on a sawtooth wave with frequency in {self.frequency} to "
-                f"within {self.tolerance}, but no such wave goes through its {x.numel()} points: "
+                f"within {self.tolerance}, but none goes through its {x.numel()} points: "
                 f"x = {x.tolist()}, y = {y.tolist()}."
             )
         return found
 
     def _solve(self, slope: Tensor, offset: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The interval of omega in which ``slope omega + offset`` is within tolerance of k.
-
-        A slope of zero, that of a repeated input, gives the whole line or, if the outputs differ,
-        an interval with both ends at one infinity.
-        """
+        """The interval of omega in which ``slope omega + offset`` is within tolerance of k."""
+        # The slope of a repeated input is zero: all of the line, or none of it, at one infinity.
         a, b = (k - self.tolerance - offset) / slope, (k + self.tolerance - offset) / slope
         return torch.minimum(a, b), torch.maximum(a, b)
 
@@ -142,22 +131,22 @@ class SawtoothOracle(WaveOracle):
         lower, upper = self.frequency
         stddev = math.sqrt(self.variance_floor)
         spread = float((x - x.mean()).square().sum().sqrt())
-        nodes = math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev)
-        cells = max(_CELLS, nodes)
+        cells = max(_CELLS, math.ceil((upper - lower) * spread / stddev * self.nodes_per_stddev))
         omega = midpoints(lower, upper, cells, x)
         signed = torch.cat([omega, -omega])
         near, far = x.argmin(), x.argmax()
         phase = signed * (x[far] - x[near]) - (y[far] - y[near])
         mismatch = (phase - phase.round()).abs()
-        # A mismatch of r costs at least a factor exp(-r^2 / 4v), since it is the difference of two
-        # residuals; widen the net until what it leaves out is negligible.
+        # The outermost targets' mismatch r, a difference of two residuals, costs at least a factor
+        # exp(-r^2 / 4v); widen the net until what it leaves out is below 1e-10 of the integral.
         bound = 16.0 * stddev
         while True:
             chosen = signed[mismatch <= bound]
             chunks = [self._log_phase_integral(part, x, y) for part in chosen.split(_CHUNK)]
             result = torch.cat([*chunks, x.new_full((1,), -math.inf)]).logsumexp(0)
             result = result - math.log(2.0 * cells)
-            if bound >= 0.5 or -(bound**2) / (4.0 * self.variance_floor) - result < _LOG_NEGLECT:
+            left_out = -(bound**2) / (4.0 * self.variance_floor)
+            if bound >= 0.5 or left_out - result < math.log(1e-10):
                 return result
             bound *= 2.0
 
@@ -181,7 +170,7 @@ def _log_prior(omega: Tensor, psi: Tensor) -> Tensor:
 
 
 def _integer_crossings(slope: Tensor, offset: Tensor, low: float, high: float) -> Tensor:
-    """Where any of ``slope u + offset`` is an integer, in (low, high) and beyond, a flat tensor."""
+    """Where any of ``slope u + offset`` is an integer, in (low, high) and beyond."""
     moving = slope != 0.0
     k = _integers(torch.stack([slope * low + offset, slope * high + offset]), 0.0)
     return ((k - offset[moving, None]) / slope[moving, None]).flatten()
@@ -196,11 +185,10 @@ def _integers(values: Tensor, slack: float) -> Tensor:
 def _integrate_pieces(
     edges: Tensor, slope: Tensor, offset: Tensor, y: Tensor, variance: float
 ) -> Tensor:
-    r"""Log-integrals of the Gaussian floor over pieces on which every phase is linear.
+    r"""Integrals of :math:`\exp(-\sum_n ((a_n u + b_n) \bmod 1 - y_n)^2 / 2v)` over u, as logs.
 
-    They are those of :math:`\exp(-\sum_n ((a_n u + b_n) \bmod 1 - y_n)^2 / 2v)`, ``(..., pieces)``,
-    with the pieces' ``edges`` ascending, ``(..., pieces + 1)``, slopes and outputs ``(targets,)``,
-    and offsets ``(targets,)`` or ``(..., 1, targets)``.
+    They are over pieces without a jump, whose ``edges`` ascend, ``(..., pieces + 1)``; slopes a and
+    outputs y are ``(targets,)``, and offsets b ``(targets,)`` or ``(..., 1, targets)``.
     """
     low, high = edges[..., :-1], edges[..., 1:]
     middle, half = 0.5 * (low + high), 0.5 * (high - low)

@@ -26,17 +26,15 @@ class SquareWaveOracle(WaveOracle):
     r"""Exact inference over square waves, :class:`~danp_lib.SquareWave`.
 
     The parity of :math:`\lfloor\omega x - \phi\rfloor` changes at most once as the phase runs over
-    its range, which is shorter than 1. At a given frequency every point therefore bounds the phase
-    from one side at most, and the phases that agree with all points are one interval. Its length
-    over that of the range, averaged over the frequency, is the probability of the points. That
-    integral is by the midpoint rule, on cells that are cut in four until ``num_cells`` of them hold
-    agreeing waves; those that cannot hold one are dropped, since the bounds are Lipschitz in the
-    frequency. The largest difference of :meth:`log_prob` from a rule 64 to 128 times as fine over
-    280 tasks of 50 targets is 5e-7 nats per target.
+    its range, which is shorter than 1. At a given frequency the phases that agree with all points
+    are therefore one interval. Its length over that of the range, averaged over the frequency, is
+    the probability of the points. That integral is by the midpoint rule, on cells that are cut in
+    four until ``num_cells`` of them hold agreeing waves; those that cannot hold one are dropped,
+    since the bounds are Lipschitz in the frequency. A rule 64 to 128 times as fine changes
+    :meth:`log_prob` of 50 targets by at most 5e-7 nats per target.
 
-    A target at the wrong value is 1000 standard deviations away at the default floor v, so
-    :meth:`log_prob` counts only waves on which every target has its value, where it adds the
-    Gaussian floor's density at its center. What it neglects is a fraction exp(-1 / 2v).
+    :meth:`log_prob` counts only waves on which every target has its value, since the other value is
+    1000 standard deviations away at the default floor v; it neglects a fraction exp(-1 / 2v).
 
     Attributes:
         family: The prior, which says what range the phase has.
@@ -71,8 +69,7 @@ class SquareWaveOracle(WaveOracle):
     def _agreeing(self, x: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The waves through all points, in cells of equal width of the frequency.
 
-        Returns the frequency, the lowest and the highest phase, and the log-probability of each
-        cell. If there are none, the message calls the points by ``name``.
+        Returns the frequency, the lowest and the highest phase, and the log-probability of each.
         """
         if not ((y == 0.0) | (y == 1.0)).all():
             raise ValueError(f"{name} must have outputs 0 and 1 alone, got {y.tolist()}.")
@@ -111,14 +108,13 @@ def _phase_bounds(
 ) -> tuple[Tensor, Tensor]:
     r"""The interval of phases that agree with all points at each frequency; empty if low > high.
 
-    How empty, high - low, is Lipschitz in the frequency as long as it is above
-    :math:`-(1 - R) / 2`, with a range of phases of length R. The frequencies and the ``ends`` of
-    their ranges of phases have shape ``(cells,)``, the points ``(points,)``.
+    Its length, high - low, is Lipschitz in the frequency as long as it is above
+    :math:`-(1 - R) / 2`, with phases of a range of length R, of ``ends`` ``(cells,)``.
     """
     first, last = (end[:, None] for end in ends)
     middle = 0.5 * (first + last)
-    # A point agrees with an interval of phases of length 1 and its shifts by 2. Of these, the one
-    # nearest to the range holds all phases of the range that agree, since the range is no longer.
+    # A point agrees with an interval of phases of length 1 and its shifts by 2. The one nearest to
+    # the range holds all phases of it that agree, since the range is no longer than 1.
     center = omega[:, None] * x - 0.5 + (y == 0.0)
     center = middle + torch.remainder(center - middle + 1.0, 2.0) - 1.0
     low = torch.cat([first, center - 0.5], dim=1).amax(dim=1)

@@ -23,19 +23,15 @@ Frequency = Annotated[
 ]
 """The range of a frequency, (lower, upper)."""
 
-_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
-
 
 @dataclass(frozen=True)
 class WaveOracle(Oracle):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
-    A prediction gives every target a Gaussian of the floor's variance around the wave, since no
-    model in this library can be surer than that, and mixes over the waves that the context allows.
-
     Attributes:
         frequency: The range of the prior's frequency.
-        variance_floor: Variance of a target around the wave, in squared units of y.
+        variance_floor: Variance of a target around the wave, in squared units of y: no model in
+            this library can be surer.
         num_nodes: Number of waves that stand for a continuum of them in :meth:`predict`.
     """
 
@@ -46,10 +42,9 @@ class WaveOracle(Oracle):
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
         """See the base class: a mixture of one component a wave, some perhaps of weight zero.
 
-        Right for means, variances, marginals, quantiles and samples: against eight times the nodes,
-        the default's means and marginal distribution functions are within 0.005. Its joint density
-        at many targets is not the exact one where a continuum of waves is left: there no node lies
-        within the floor's standard deviation of the targets. :meth:`log_prob` evaluates that.
+        Against eight times the nodes, the default's means and marginal distribution functions are
+        within 0.005. For the joint density, ask :meth:`log_prob`: where a continuum of waves is
+        left, none of the nodes lies within the floor's standard deviation of many targets.
         """
         self._check(context, xt)
         inputs = enumerate(xt[:, :, 0].double())
@@ -62,7 +57,7 @@ class WaveOracle(Oracle):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """See the base class; the integral over the waves is located from the targets."""
         target.check("target")
-        self._check(context, target.x.masked_fill(~target.mask.unsqueeze(-1), 0.0))
+        self._check(context, target.blanked().x)
         rows = range(context.batch_size)
         return torch.stack(
             [self._log_density(*_real(context, row), *_real(target, row)) for row in rows]
@@ -83,13 +78,13 @@ class WaveOracle(Oracle):
 
 
 def lattice(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """A golden-ratio lattice: evenly spread points of the unit square, two tensors ``(size,)``.
+    """A golden-ratio lattice: points of the unit square, two tensors ``(size,)``.
 
-    Either coordinate alone is evenly spread too, and so is nearly any combination of the two, which
-    is what a marginal of a prediction looks at.
+    Nearly any combination of the two coordinates is evenly spread too, which is what a marginal of
+    a prediction looks at.
     """
     place = torch.arange(size, dtype=torch.float64, device=like.device) + 0.5
-    return place / size, torch.remainder(place * _GOLDEN, 1.0)
+    return place / size, torch.remainder(place * 0.5 * (math.sqrt(5.0) - 1.0), 1.0)
 
 
 def midpoints(low: float, high: float, count: int, like: Tensor) -> Tensor:

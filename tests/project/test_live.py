@@ -349,9 +349,7 @@ def test_exact_posterior_is_the_library_s(site: Site, open_page: Callable[..., P
       return [Array.from(mean), Array.from(sd)];
     }"""
     mean, sd = np.array(page.evaluate(script, given))
-    exact = GaussianProcessOracle(variance_floor=1e-12).predict(
-        context, XT[None, :, None], diagonal=True
-    )
+    exact = GaussianProcessOracle(variance_floor=1e-12).predict(context, XT[None, :, None])
     np.testing.assert_allclose(mean, exact.mean.flatten(), atol=1e-6)
     np.testing.assert_allclose(sd, exact.variance.sqrt().flatten(), atol=1e-5)
 
