@@ -1,10 +1,9 @@
 """The paper's figures, drawn from arrays, point sets and distributions.
 
-Every function draws what it is given and computes nothing that a reader would call a result. Those
-of one panel draw on ``ax``, or make one, and return it; those of several return the figure. Point
-sets and distributions are batches of one, or have no batch. A predictive is a distribution over the
-outputs at ``x``, inputs in any order; ``truth`` is inputs and outputs of the true function, drawn
-as a line; ``y_range`` is the lowest and the highest output.
+Functions of one panel draw on ``ax``, or make one, and return it; those of several return the
+figure. Point sets and distributions are batches of one, or have no batch. A predictive is of the
+outputs at ``x``, inputs in any order; ``truth`` is inputs and outputs of the true function;
+``y_range`` is the lowest and the highest output.
 """
 
 from __future__ import annotations
@@ -96,21 +95,18 @@ def plot_prediction(
     color: str = level_style(0)[0],
     ax: Axes | None = None,
 ) -> Axes:
-    """A predictive: its median, its central 50 % and 90 % bands, and samples.
+    """A predictive: its median, its central 50 % and 90 % bands, and joint samples.
 
-    All from quantiles, since a mean can be far from every one of them: a few components of a
-    mixture are enough, where an ancestral sample went astray. Joint ``samples`` to draw as thin
-    lines have shape ``(samples, ..., points, 1)``.
+    The ``samples``, ``(samples, ..., points, 1)``, are thin lines. There is no mean, since a few
+    stray components can pull that away from all else.
     """
     ax = axes(ax)
     xs, order = _sorted(x)
     for share in (0.9, 0.5):
-        low, high = (
-            as_row(predictive.quantile(0.5 + side * share / 2), "quantile")[order]
-            for side in (-1, 1)
-        )
+        levels = (0.5 - share / 2, 0.5 + share / 2)
+        band = (as_row(predictive.quantile(level), "quantile")[order] for level in levels)
         label = f"central {100 * share:.0f} %"
-        ax.fill_between(xs, low, high, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
+        ax.fill_between(xs, *band, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
     for number, sample in enumerate(() if samples is None else samples):
         label = "_" if number else "samples"
         _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
@@ -131,10 +127,9 @@ def plot_density(
     color: str = level_style(0)[0],
     num_bins: int = 60,
 ) -> None:
-    """Shade how probable each output is at each input.
+    """Shade how probable each output is at each input, by the square root to show faint parts.
 
-    The shade is the square root of the probability of a bin, so that faint parts can be seen. A bin
-    that holds half of the probability, or more, has the full color.
+    A bin that holds half of the probability, or more, has the full color.
     """
     xs, order = _sorted(x)
     edges = np.linspace(*y_range, num_bins + 1)
@@ -164,12 +159,10 @@ def plot_level_predictives(
     truth: tuple[Tensor, Tensor] | None = None,
     num_means: int = 3,
 ) -> Figure:
-    """The predictives of all levels and the exact one (paper, Figures 3, 6 and 8).
+    """The predictives of the levels 0 to F and the exact one (paper, Figures 3, 6 and 8).
 
-    A panel each, from the noisiest level at the left to the exact posterior and the truth at the
-    right. Shades are those of :func:`plot_density`. The predictives are those of the levels 0 to F,
-    mixtures with one component a sample of the noisier levels; the means of the first
-    ``num_means`` are drawn as lines.
+    Panels go from the noisiest level to the exact posterior. A component of a mixture belongs to a
+    sample of the noisier levels; the means of the first ``num_means`` are drawn as lines.
     """
     count = len(predictives) + 1
     columns = min(count, 4)
@@ -179,7 +172,7 @@ def plot_level_predictives(
     )
     for ax, level in zip(grid.flat, reversed(range(len(predictives))), strict=False):
         color, _ = level_style(level)
-        # The shade is paler and the lines are darker than the level's color, to stand out from it.
+        # Paler than the level's color, which the points have, and lines darker than it.
         pale = look.blend(color, "white", 0.35)
         plot_density(ax, x, predictives[level], y_range=y_range, color=pale)
         means = predictives[level].components.mean.flatten(end_dim=-3)[:num_means]
@@ -198,13 +191,12 @@ def plot_level_predictives(
         ax.set(xlabel="input $x$")
     for ax in grid.flat[count:]:
         ax.remove()
-    for row in grid:
-        row[0].set(ylabel="output $y$")
-    entries = {
-        label: handle
-        for ax in (grid.flat[0], last)
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    for ax in grid[:, 0]:
+        ax.set(ylabel="output $y$")
+    entries: dict[str, Any] = {}
+    for ax in (grid.flat[0], last):
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= zip(labels, handles, strict=True)
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=5)
     return figure
 
@@ -256,11 +248,10 @@ def plot_cost(
     crossover: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Cost of a prediction against the number of targets, both on logarithmic axes.
+    """Cost of a prediction against the number of targets, by name of the model.
 
-    The costs are by name of the model. What follows a comma in a name, as in
-    ``"danp, $S$ = 256"``, tells lines of one model apart: they share its color, and all but the
-    first have hollow markers. At the ``crossover`` two models cost the same.
+    Lines of one model, as ``"danp, $S$ = 1"`` and ``"danp, $S$ = 256"``, share its color; all but
+    the first have hollow markers. At the ``crossover`` two models cost the same.
     """
     ax = axes(ax)
     if crossover is not None:
@@ -288,8 +279,8 @@ def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
     """
     check_at_least(0, num_levels=num_levels)
     ax = axes(ax, 0.6 + 0.85 * (num_levels + 1))
-    column = {0: 0.0} | {f: 1.15 * (num_levels - f + 1) for f in range(1, num_levels + 1)}
-    network, output = 1.15 * (num_levels + 1) + 0.45, 1.15 * (num_levels + 1) + 2.6
+    column = [1.15 * (num_levels + 1 - f) for f in range(num_levels + 1)]
+    network, output = column[0] + 0.45, column[0] + 2.6
 
     def box(x: float, y: float, text: str, *, width: float = 0.95, **kind: Any) -> None:
         corner, rounding = (x - width / 2, y - 0.26), "round,pad=0,rounding_size=0.1"
@@ -300,12 +291,11 @@ def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
     def arrow(*path: tuple[float, float], color: str = look.GREY) -> None:
         xs, ys = zip(*path[:-1], strict=True)
         ax.plot(xs, ys, color=color, lw=1.3, solid_joinstyle="round")
-        ax.annotate(
-            "", path[-1], path[-2], arrowprops={"arrowstyle": "-|>", "color": color, "lw": 1.3}
-        )
+        head = {"arrowstyle": "-|>", "color": color, "lw": 1.3}
+        ax.annotate("", path[-1], path[-2], arrowprops=head)
 
-    for row, level in enumerate(range(num_levels, -1, -1)):
-        y, color = -1.15 * row, level_style(level)[0]
+    for level in range(num_levels, -1, -1):
+        y, color = -1.15 * (num_levels - level), level_style(level)[0]
         ax.text(-0.75, y, f"level {level}", ha="right", va="center", fontsize=10.5)
         box(0.0, y, "$\\mathcal{D}_c$", fc=look.INK, ec=look.INK)
         for f in range(num_levels, 0, -1):

@@ -21,7 +21,7 @@ from torch import Tensor
 from danp_lib._config import check_at_least
 
 WIDTH = 7.0
-"""Width of a figure in inches: the width of the book's column."""
+"""Width of a figure in inches: that of the book's column."""
 
 INK = "#1F1F1F"
 GREY = "#6A6A6A"
@@ -49,9 +49,8 @@ def level_style(level: int) -> tuple[str, str]:
 
 def blend(color: str, other: str, share: float) -> str:
     """A color with a share of another mixed in."""
-    parts = zip(to_rgb(color), to_rgb(other), strict=True)
-    red, green, blue = ((1 - share) * one + share * two for one, two in parts)
-    return to_hex((red, green, blue))
+    mixed: Any = (1 - share) * np.array(to_rgb(color)) + share * np.array(to_rgb(other))
+    return to_hex(mixed)
 
 
 MODELS = {
@@ -128,8 +127,8 @@ def style() -> Iterator[None]:
     try:
         yield
     finally:
-        # Only what was set is set back: a notebook's first figure switches the interactive mode on,
-        # and plt.rc_context would switch it off again, after which no figure appears.
+        # A notebook's first figure switches the interactive mode on; plt.rc_context would switch it
+        # off again, after which no figure appears.
         plt.rcParams.update(before)
 
 
