@@ -49,7 +49,7 @@ class WaveOracle(Oracle):
         self._check(context, xt)
         inputs = enumerate(xt[:, :, 0].double())
         rows = [self._nodes(*_real(context, row), x) for row, x in inputs]
-        log_weights, outputs = (list(parts) for parts in zip(*rows, strict=True))
+        log_weights, outputs = map(list, zip(*rows, strict=True))
         logits = pad_sequence(log_weights, batch_first=True, padding_value=-math.inf)
         means = pad_sequence(outputs, batch_first=True).unsqueeze(-1)
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))

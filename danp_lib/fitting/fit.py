@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Limit, PositiveFloat, PositiveInt, Seed, to_dict
+from danp_lib._files import naming
 from danp_lib._random import spawn
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.data.observations import Observations
@@ -43,8 +44,7 @@ TASKS_PER_FUNCTION = 2
 SCORING_SAMPLES = 128
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
-ROUNDING = 1e-12
-"""Of outputs in float64, what may be rounding."""
+_ROUNDING = 1e-12  # of outputs in float64
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class FitConfig(records.Columns):
         tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
         max_context: Most points of a context, in training and in use; it and the number of targets
             are chosen where left out.
-        held_out: Fraction to hold out, as :func:`~danp_lib.fitting.records.divide` does: by group
-            where there are groups and nothing else is said, else by time.
+        held_out: Fraction to hold out, as :func:`~danp_lib.fitting.records.divide` does, by default
+            by group where there are groups, else by time.
         compare: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a
             Gaussian process fitted to the same functions.
     """
@@ -100,13 +100,11 @@ def fit(
 ) -> Fitted:
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
-    Each task takes one function and predicts some of its points from others. What is returned
-    predicts in the units of the data. A :class:`~danp_lib.fitting.records.RecordsWarning` says
-    where rows were left out, sorted or averaged.
-
-    The table is a CSV file with a header, or a pandas DataFrame, with a row for each measurement.
-    The options are the fields of :class:`FitConfig`, such as ``x="hour", y="demand", group="day"``.
-    With a folder to keep the run in, the same call resumes it after an :class:`Interrupted`.
+    The table, a CSV file with a header or a pandas DataFrame, has a row for each measurement. A
+    :class:`~danp_lib.fitting.records.RecordsWarning` says where rows were left out, sorted or
+    averaged. The options are the fields of :class:`FitConfig`, such as
+    ``x="hour", y="demand", group="day"``. With a folder to keep the run in, the same call resumes
+    it after an :class:`Interrupted`.
     """
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)
@@ -201,11 +199,8 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     apart, width = seen, config.width
     if width is not None:
         apart, seen = records.windows_of(seen, width, stride=width), records.windows_of(seen, width)
-        try:
+        with naming(f"in what is held out, a fraction {config.held_out}"):
             unseen = records.windows_of(unseen, width, stride=width)
-        except ValueError as error:
-            message = f"in what is held out, a fraction {config.held_out}, {error}"
-            raise ValueError(message) from None
     if len(apart) < FEW_FUNCTIONS:
         warnings.warn(
             f"only {len(apart)} functions to train on, windows that overlap counted once: a "
@@ -220,7 +215,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         season = Season.fit(x, y, config.period)
     context, targets = _sizes(seen, config.max_context, config.num_targets)
     tables = [_usable(part, season, context + targets) for part in (seen, unseen)]
-    if season is not None and not tables[0].y[tables[0].mask].std() > ROUNDING * y.abs().max():
+    if season is not None and not tables[0].y[tables[0].mask].std() > _ROUNDING * y.abs().max():
         raise ValueError(
             f"y must differ from a cycle of period {season.period}, for there to be something to "
             "model, but nothing is left without it; leave period out."
@@ -251,8 +246,7 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
 def _sizes(seen: records.Records, context: int | None, targets: int | None) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
     sizes = seen.functions.sizes
-    # One point is no task.
-    sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes
+    sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes  # one point is no task
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
     if targets is None:
         targets = min(_MOST_TARGETS, points // 2 if context is None else points - context)
@@ -277,8 +271,8 @@ def _usable(part: records.Records, season: Season | None, needed: int) -> PointS
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short}."
         warnings.warn(message, records.RecordsWarning, stacklevel=4)
-    kept, x = part.functions[enough], part.absolute_inputs[enough]
-    return kept if season is None else season.remove(kept, x)
+    kept = part[enough]
+    return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
 
 
 @unchecked_contexts()

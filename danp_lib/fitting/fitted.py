@@ -26,8 +26,7 @@ from danp_lib.models.convnp import NeuralProcess, Predictive
 from danp_lib.storage import checkpoint
 
 NUM_HARMONICS = 4
-LEAST_OF_A_CYCLE = 0.75
-"""Of a period, what inputs must span; the harmonics run wild where there are none."""
+LEAST_OF_A_CYCLE = 0.75  # that inputs must span; the harmonics run wild where there are none
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,7 @@ class Season(Configuration):
 
     @classmethod
     def fit(cls, x: Tensor, y: Tensor, period: float) -> Season:
-        """The least-squares fit to points ``(points,)``, those to train on and no others.
-
-        Refuses a period much longer than the inputs' range, and points that do not tell the
-        harmonics apart, as monthly values do not for six of a year.
-        """
+        """The least-squares fit to points ``(points,)``, those to train on and no others."""
         blank = cls(period, (0.0,) * (1 + 2 * NUM_HARMONICS))
         if (span := float(x.max() - x.min())) < LEAST_OF_A_CYCLE * period:
             raise ValueError(
@@ -72,10 +67,6 @@ class Season(Configuration):
         """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
         return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
 
-    def add(self, predictive: Predictive, x: Tensor) -> Predictive:
-        """A predictive with its season, given the inputs in the table, ``(batch, points, 1)``."""
-        return affine(predictive, self.mean(x))
-
     def _waves(self, x: Tensor) -> Tensor:
         """``(*shape, 1 + 2 K)``."""
         orders = torch.arange(1, (len(self.coefficients) + 1) // 2, dtype=torch.float64)
@@ -91,8 +82,7 @@ class HeldOutScore(Configuration):
         log_likelihood: Mean log-density per target in nats.
         log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
         coverage_50: Share of the targets in the central 50 % interval; ``coverage_90`` likewise.
-        behind: By how much the log-likelihood is lower than that of the model that was fitted, on
-            the same functions.
+        behind: How much lower the log-likelihood is than the fitted model's on these functions.
     """
 
     num_functions: PositiveInt
@@ -110,7 +100,7 @@ class Fitted:
     """What :func:`~danp_lib.fitting.fit.fit` returns, and how it was made.
 
     The model has its own units, which ``scaling`` and ``season`` take those of the data to. Scores
-    are on the functions held out, by model: this one, and those compared with it.
+    are by model: this one first, then those compared with it.
     """
 
     model: NeuralProcess
@@ -168,7 +158,7 @@ class Fitted:
     def to_data(self, predictive: Predictive, x: Tensor) -> Predictive:
         """A model's predictive in the units of the data, with the season at the inputs ``x``."""
         scaled = self.scaling.predictive(predictive)
-        return scaled if self.season is None else self.season.add(scaled, x)
+        return scaled if self.season is None else affine(scaled, self.season.mean(x))
 
     def outputs(self, y: Tensor, x: Tensor) -> Tensor:
         """A model's outputs in the units of the data, with the season at the inputs ``x``."""

@@ -55,8 +55,7 @@ class FittedGaussianProcess:
         count = min(MOST_POINTS, int(some.sizes.max()))
         drawn = draw_points(some, count, generator=generator).to(torch.float64)
         at, mask = drawn.x[..., 0], drawn.mask
-        values = drawn.y[..., 0] - _interpolate(at, knots, mean)
-        values = values.masked_fill(~mask, 0.0)
+        values = (drawn.y[..., 0] - _interpolate(at, knots, mean)).masked_fill(~mask, 0.0)
         _, smoothness, scales = max(
             _maximize(smoothness, at, values, mask) for smoothness in (0.5, 1.5, 2.5, math.inf)
         )

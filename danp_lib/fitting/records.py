@@ -20,8 +20,7 @@ from danp_lib.data.tables import inputs_of, outputs_of, read_columns, read_input
 
 HoldOutBy = Literal["group", "time", "blocks"]
 
-BLOCKS = 10
-"""Blocks that a series is cut into where whole blocks are held out."""
+BLOCKS = 10  # of a series, of which some are held out
 
 
 class RecordsWarning(UserWarning):
@@ -36,8 +35,8 @@ class Columns(Configuration):
         x: The column of inputs: numbers, or dates, which become years.
         group: The column that names the function of a row; without it all rows are one series.
         own_start: Whether the inputs of each function count from its own first one, as where each
-            has its own date. Where all start at the same phase, such as midnight, they should not:
-            then a model learns what is usual at each input.
+            has its own date. Where all start at the same phase, such as midnight, a model can
+            learn what is usual at each input if they do not.
         width: Width of the windows that long series are cut into, in units of x.
     """
 
@@ -87,11 +86,10 @@ class Records:
 def read_records(
     data: Any, *, x: str = "x", y: str = "y", group: str | None = None, own_start: bool = False
 ) -> Records:
-    """Read functions from a long table, with a row for each measurement, as :class:`Columns` says.
+    """Read functions from a CSV file or a DataFrame, a row a measurement; see :class:`Columns`.
 
-    The table is a CSV file with a header or a pandas DataFrame. Rows without an output are left
-    out, unsorted ones sorted, and outputs at equal inputs of one function averaged; a
-    :class:`RecordsWarning` says so.
+    Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
+    function averaged; a :class:`RecordsWarning` says so.
     """
     inputs, outputs, names, dates = _columns(data, x, y, group)
     parts, starts = [], []
@@ -111,17 +109,14 @@ def read_records(
         parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
-    order = f"values of {group!r} whose {x!r} did not increase were sorted: {unsorted}."
-    if group is None:
-        order = f"rows were sorted, since {x!r} did not increase."
-    left_out = int(missing.sum())
-    for count, message in (
-        (left_out, f"rows without an output were left out: {left_out}."),
-        (unsorted, order),
-        (repeated, f"rows with the {x!r} of another of one function were averaged: {repeated}."),
-    ):
+    changed = {
+        "rows without an output were left out": int(missing.sum()),
+        f"functions whose {x!r} did not increase were sorted": unsorted,
+        f"rows with the {x!r} of another of one function were averaged": repeated,
+    }
+    for message, count in changed.items():
         if count:
-            warnings.warn(message, RecordsWarning, stacklevel=2)
+            warnings.warn(f"{message}: {count}.", RecordsWarning, stacklevel=2)
     layout = Layout(x, y, group, own_start, dates=dates)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
@@ -138,11 +133,10 @@ def _columns(
         inputs, dates = read_inputs(data[x])
         outputs = read_numbers(data[y], missing=True)
     elif hasattr(data, "columns"):
+        present = list(data.columns)
         for column in wanted:
-            if list(data.columns).count(column) != 1:
-                raise ValueError(
-                    f"data must have the column {column!r} once, got {list(data.columns)}."
-                )
+            if present.count(column) != 1:
+                raise ValueError(f"data must have the column {column!r} once, got {present}.")
         inputs, dates = inputs_of(data[x], x)
         outputs = outputs_of(data[y], f"the column {y!r}")
     else:
@@ -194,20 +188,20 @@ def divide(
     halves: tuple[list[Records], list[Records]] = ([], [])
     for row in range(len(records)):
         series = records[torch.tensor([row])]
-        points, count = series.functions, int(series.functions.sizes)
+        points = series.functions.compact()
+        count = points.num_points
         if count < BLOCKS:
             raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {count}.")
-        place = torch.arange(points.num_points)
+        place = torch.arange(count)
         if by == "time":
             out = place >= _share(1.0 - fraction, count)
         else:
-            block = (place * BLOCKS // count).clamp(max=BLOCKS - 1)
-            out = _some(BLOCKS, fraction, generator)[block]
+            out = _some(BLOCKS, fraction, generator)[place * BLOCKS // count]
         # Neighbouring blocks of one kind stay together, for windows to span both.
-        run = torch.cat([torch.zeros(1), (out.diff() != 0).cumsum(dim=0)])
-        for one in run.unique():
-            part = PointSet(points.x, points.y, points.mask & (run == one)).compact()
-            halves[int(out[run == one][0])].append(replace(series, functions=part))
+        kinds, sizes = out.unique_consecutive(return_counts=True)
+        parts = (part.split(sizes.tolist(), dim=1) for part in (points.x, points.y))
+        for kind, x, y in zip(kinds.tolist(), *parts, strict=True):
+            halves[kind].append(replace(series, functions=PointSet(x, y)))
     return _joined(halves[0]), _joined(halves[1])
 
 

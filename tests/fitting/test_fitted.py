@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from danp_lib import LowRankNormal, Mixture, PointSet
+from danp_lib.data.scaling import affine
 from danp_lib.fitting.fitted import Season
 
 
@@ -23,7 +24,7 @@ def test_harmonics_are_found_and_what_is_taken_out_is_put_back() -> None:
     at = points.x[:, :7]
     parts = LowRankNormal(torch.ones(1, 2, 7, 1), torch.ones(1, 2, 7, 3), torch.ones(1, 2, 7, 1))
     mixture = Mixture(torch.zeros(1, 2), parts)
-    moved = season.add(mixture, at)
+    moved = affine(mixture, season.mean(at))
     torch.testing.assert_close(moved.mean, points.y[:, :7], rtol=0, atol=1e-6)
     torch.testing.assert_close(moved.variance, mixture.variance)
     density = moved.log_prob(points.y[:, :7])
