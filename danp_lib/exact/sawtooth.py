@@ -115,7 +115,7 @@ class SawtoothOracle(WaveOracle):
         if not found:
             raise ValueError(
                 f"the context must lie on a sawtooth wave with frequency in {self.frequency} to "
-                f"within {self.tolerance}, but none goes through its {x.numel()} points: "
+                f"within {self.tolerance}, but no such wave goes through its {x.numel()} points: "
                 f"x = {x.tolist()}, y = {y.tolist()}."
             )
         return found

@@ -34,9 +34,9 @@ class Columns(Configuration):
     Attributes:
         x: The column of inputs: numbers, or dates, which become years.
         group: The column that names the function of a row; without it all rows are one series.
-        own_start: Whether the inputs of each function count from its own first one, as where each
-            has its own date. Where all start at the same phase, such as midnight, a model can
-            learn what is usual at each input if they do not.
+        own_start: Whether the inputs of each function count from its own first one. Where all
+            start at the same phase, such as midnight, they should not: then a model learns what is
+            usual at each input.
         width: Width of the windows that long series are cut into, in units of x.
     """
 
@@ -125,7 +125,7 @@ def _columns(
     data: Any, x: str, y: str, group: str | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], bool]:
     """Inputs, outputs, names of the functions, and whether the inputs were dates."""
-    wanted = [x, y, *([] if group is None else [group])]
+    wanted = [column for column in (x, y, group) if column is not None]
     if len(set(wanted)) < len(wanted):
         raise ValueError(f"x, y and group must name different columns, got {', '.join(wanted)}.")
     if isinstance(data, (str, os.PathLike)):
