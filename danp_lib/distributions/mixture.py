@@ -84,7 +84,7 @@ class Mixture(OutputsDistribution):
         return (self._weights * self.components.cdf(value)).sum(dim=-3)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles, ``(*batch, points, 1)``, by bisection until only rounding is left."""
+        """Marginal quantiles, ``(*batch, points, 1)``, by bisection."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)
@@ -93,7 +93,7 @@ class Mixture(OutputsDistribution):
         empty = self._weights == 0.0
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
         high = inner.masked_fill(empty, -math.inf).amax(dim=-3)
-        for _ in range(60):
+        for _ in range(60):  # halvings, after which only rounding is left
             middle = 0.5 * (low + high)
             cdf = (self._weights * marginals.cdf(middle.unsqueeze(-3))).sum(dim=-3)
             below = cdf < level

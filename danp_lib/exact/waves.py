@@ -28,6 +28,8 @@ Frequency = Annotated[
 class WaveOracle(Oracle):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
+    A prediction mixes over the waves that the context allows, with a Gaussian around each.
+
     Attributes:
         frequency: The range of the prior's frequency.
         variance_floor: Variance of a target around the wave, in squared units of y: no model in
