@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +15,6 @@ import torch
 from typer import Argument, Option
 
 from danp_lib import _config
-from danp_lib._config import PositiveInt, checked
 from danp_lib._files import check_writable
 from danp_lib.fitting.fitted import Fitted, load_fitted
 from danp_lib.storage.card import card_paths
@@ -22,7 +24,13 @@ from danp_lib.training.resume import LOG, STATE
 
 def _checked_seed(seed: int) -> int:
     # A range of typer's would fill the help with its numbers.
-    return checked(_config.Seed, seed, "--seed")
+    return _config.checked(_config.Seed, seed, "--seed")
+
+
+def _checked_device(name: str) -> str:
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    _config.check_choice("device", name, ["cpu", *(["cuda", *gpus] if gpus else [])])
+    return name
 
 
 DATASET_NAMES = "sawtooth, square, square-released or gp"
@@ -31,7 +39,7 @@ ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive 
 Dataset = Annotated[str | None, Option(help=f"{DATASET_NAMES}.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
-Device = Annotated[str, Option(help="cpu, cuda or cuda:N.")]
+Device = Annotated[str, Option(help="cpu, cuda or cuda:N.", callback=_checked_device)]
 XColumn = Annotated[str | None, Option("--x", help="Name of the column of inputs.")]
 YColumn = Annotated[str | None, Option("--y", help="Name of the column of outputs.")]
 Group = Annotated[str | None, Option(help="Name of the column that tells functions apart.")]
@@ -42,18 +50,25 @@ def as_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
-def with_error(value: float, error: float | None, form: str, *, width: int = 1) -> str:
-    """A number and its 1.96 standard errors, if there are any, the latter of some width."""
-    return format(value, form) + ("" if error is None else f" ± {error:{width}{form}}")
+def with_error(value: float | None, error: float | None, form: str, *, width: int = 1) -> str:
+    """A number and its 1.96 standard errors, the latter of some width; blank what is ``None``."""
+    number = "" if value is None else format(value, form)
+    return number if error is None else f"{number} ± {error:{width}{form}}"
 
 
-def checked_device(name: str) -> torch.device:
-    """The device of a name; a ``ValueError`` if there is none such here."""
-    count = torch.cuda.device_count()
-    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
-    if name not in known:
-        raise ValueError(f"device must be one of {', '.join(known)} here, got {name!r}.")
-    return torch.device(name)
+def say(where: Path | str, message: object) -> None:
+    """Print a line on the standard error."""
+    print(f"danp: {where}: {message}", file=sys.stderr)
+
+
+@contextmanager
+def saying_warnings(where: Path | str, kind: type[Warning]) -> Iterator[None]:
+    """Say warnings, every one of a kind, in a line each and not as Python prints them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", kind)
+        yield
+    for warning in caught:
+        say(where, warning.message)
 
 
 def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
@@ -66,26 +81,20 @@ def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
 def keep_freed_memory() -> None:
     """Have glibc keep what is freed for the next step, for the rest of the process.
 
-    Otherwise it returns the memory of large tensors, and gets it anew page by page: that takes 3 to
-    6 % of a step.
+    To return the memory of large tensors and get it anew, page by page, takes 3 to 6 % of a step.
     """
     # Another C library may not have it.
     if sys.platform == "linux" and hasattr(allocator := ctypes.CDLL(None), "mallopt"):
-        for option, size in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**31 - 1)):
-            allocator.mallopt(option, size)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as in malloc.h
+        allocator.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, as in malloc.h
+        allocator.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     """The checkpoint's file and the folder of its run; prepares memory, and threads if told.
 
     ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
-    which holds both, the checkpoint by its name. What that run has not made itself is refused where
-    it would be replaced.
+    which holds both. What another run has made is not replaced.
     """
-    checked(PositiveInt | None, threads, "threads")
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")
     elif out.is_file():

@@ -1,4 +1,4 @@
-"""``danp evaluate``, ``danp benchmark``, ``danp table`` and ``danp tasks``: scores, as text too."""
+"""``danp evaluate``, ``danp benchmark``, ``danp table`` and ``danp tasks``."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
 
-_MEASURE = (
-    "likelihood; marginals (CRPS and coverage); samples (the likelihood of a DANP against "
-    "the number of samples); or used (a DANP's likelihood and marginals, from samples of "
-    "its own, defended)."
+_NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
+_MEASURE = Option(
+    help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
+    "number); or used (likelihood and marginals from a DANP's own samples, defended)."
 )
-_NUM_SAMPLES = (
-    "Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 "
-    "for small contexts and 5,000 for others."
+_NUM_SAMPLES = Option(
+    help="Samples a task, for a DANP; 256 if left out. For the likelihood also paper: 50,000 for "
+    "small contexts and 5,000 for others."
 )
-_COMPILED = "Compile a DANP's network for 256 samples and more, on a CPU."
+_PER_SIZE = Option(help="For samples: tasks of each context size; 1 if left out.")
+_MAX_SAMPLES = Option(help="For samples: leave out every number of samples above.")
+_COMPILED = Option("--compiled", help="Compile a DANP's network for 256 samples or more, on a CPU.")
 
 
 def evaluate(
@@ -55,7 +57,6 @@ def evaluate(
     the model was trained on, where the checkpoint knows them.
     """
     check_choice("estimator", estimator, ESTIMATORS)
-    target = arguments.checked_device(device)
     fitted = arguments.open_fitted(checkpoint, device=device)
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
@@ -64,10 +65,10 @@ def evaluate(
     task = benchmark_tasks(tasks) if tasks in DATASETS else load_tasks(tasks)
     result = score.evaluate(
         fitted.model,
-        _scaled(task, fitted, tasks).to(target),
+        _scaled(task, fitted, tasks).to(device),
         estimator=cast(Estimator, estimator),
         num_samples=num_samples,
-        generator=torch.Generator(device=target).manual_seed(seed),
+        generator=torch.Generator(device=device).manual_seed(seed),
         progress=True,
     )
     log_unit = math.log(fitted.scaling.y_unit)
@@ -88,22 +89,16 @@ def _scaled(task: Task, units: Fitted, name: str) -> Task:
 
 
 def benchmark(
-    name: Annotated[
-        str, Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
-    ],
-    measure: Annotated[str, Option(help=_MEASURE)] = "likelihood",
+    name: Annotated[str, _NAME],
+    measure: Annotated[str, _MEASURE] = "likelihood",
     out: Annotated[Path, Option(help="A folder for the result.")] = Path("results"),
     estimator: Annotated[str | None, arguments.ESTIMATOR] = None,
-    num_samples: Annotated[str | None, Option(help=_NUM_SAMPLES)] = None,
-    tasks_per_size: Annotated[
-        int | None, Option(help="For samples: tasks of each context size; 1 if left out.")
-    ] = None,
-    max_samples: Annotated[
-        int | None, Option(help="For samples: leave out every number of samples above.")
-    ] = None,
+    num_samples: Annotated[str | None, _NUM_SAMPLES] = None,
+    tasks_per_size: Annotated[int | None, _PER_SIZE] = None,
+    max_samples: Annotated[int | None, _MAX_SAMPLES] = None,
     seed: Seed = 0,
     device: Device = "cpu",
-    compiled: Annotated[bool, Option("--compiled", help=_COMPILED)] = False,
+    compiled: Annotated[bool, _COMPILED] = False,
 ) -> None:
     """Measure a pretrained model on its benchmark tasks, and write the result to a folder.
 
@@ -125,7 +120,7 @@ def benchmark(
         name,
         measures[measure],
         seed=seed,
-        device=arguments.checked_device(device),
+        device=device,
         compiled=compiled,
         folder=out,
         progress=True,
@@ -181,6 +176,13 @@ COLUMNS = {
 }
 """Headings of the last columns of the benchmark's table: the key of each, and its format."""
 
+LEGEND = """
+paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: mean
+log-likelihood per target; CRPS, 50 %, 90 %: of the marginals, and how many targets their
+central intervals hold; passes, seconds: U-Net passes and time for a task's likelihood,
+by a compiled network where the file of the result says so. The paper's one row of square
+waves most likely belongs to square-released: its code draws none of its text's, square."""
+
 
 def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """The benchmark's table as lines, with a blank where there is no number."""
@@ -191,24 +193,11 @@ def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             least = row.get("fewest_samples") or most
             count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
             estimator = (row["estimator"] or "") + (f" (S = {count})" if most > 1 else "")
-            scores = (
-                "" if row[key] is None else with_error(row[key], row.get(error), ".2f", width=5)
-                for key, error in (("paper", "paper_ci95"), ("ours", "ours_ci95"))
-            )
-            numbers = (
-                "" if row.get(key) is None else format(row[key], form)
-                for key, form in COLUMNS.values()
-            )
-            table.append((dataset, model, *scores, estimator, *numbers))
-    legend = [
-        "",
-        "paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: mean",
-        "log-likelihood per target; CRPS, 50 %, 90 %: of the marginals, and how many targets their",
-        "central intervals hold; passes, seconds: U-Net passes and time for a task's likelihood,",
-        "by a compiled network where the file of the result says so. The paper's one row of square",
-        "waves most likely belongs to square-released: its code draws none of its text's, square.",
-    ]
-    return "\n".join([*aligned(table, left=(0, 1, 4)), *legend])
+            paper = with_error(row["paper"], row.get("paper_ci95"), ".2f", width=5)
+            ours = with_error(row["ours"], row["ours_ci95"], ".2f", width=5)
+            numbers = (with_error(row.get(key), None, form) for key, form in COLUMNS.values())
+            table.append((dataset, model, paper, ours, estimator, *numbers))
+    return "\n".join([*aligned(table, left=(0, 1, 4)), LEGEND])
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:

@@ -13,7 +13,6 @@ from danp_lib._config import to_dict
 from danp_lib.cli.arguments import CHECKPOINT, AsJson, Dataset, as_text, open_fitted
 from danp_lib.data.generators import dataset_name
 from danp_lib.models.convnp import count_parameters
-from danp_lib.models.danp import DANP
 from danp_lib.storage.card import card_paths, read_card
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import find_checkpoint
@@ -98,8 +97,6 @@ def export(
             "a page has no season to put back: --web must be a model trained without --period, got "
             f"{web}, of period {opened.season.period:g}."
         )
-    if not isinstance(opened.model, DANP):
-        raise ValueError(f"--web must be a danp, got {web}, a {opened.model.name}.")
     prior, scaling = read_header(path).task_generator, opened.scaling
     for made in export_page(opened.model, path.stem, out, task_generator=prior, scaling=scaling):
         print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)

@@ -49,48 +49,35 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _options(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+) -> None:
+    if show_version:
         print(f"danp_lib {version('danp_lib')}")
         raise typer.Exit
 
 
-_VERSION = typer.Option(
-    "--version", help="Print the version.", callback=_print_version, is_eager=True
-)
-_DEBUG = typer.Option("--debug", help="Show where an error comes from: the whole traceback.")
-
-
-@app.callback()
-def _options(
-    version: Annotated[bool, _VERSION] = False, debug: Annotated[bool, _DEBUG] = False
-) -> None:
-    pass
-
-
 EXAMPLES = """
-train --model danp --dataset sawtooth --out runs/danp
-train --data records.csv --x time --y value --group station --out mine.safetensors
-evaluate danp-sawtooth --tasks sawtooth
-evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json
-benchmark danp-sawtooth --num-samples 1024 --compiled
-benchmark ceiling-gp --measure marginals --out runs/results
-table --json
-tasks runs/benchmark_tasks
-predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3
-info danp-sawtooth
-info --model danp --dataset sawtooth --recipe paper --json
-export --web danp-sawtooth --out my-page
+danp train --model danp --dataset sawtooth --out runs/danp
+danp train --data records.csv --x time --y value --group station --out mine.safetensors
+danp evaluate danp-sawtooth --tasks sawtooth
+danp evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json
+danp benchmark danp-sawtooth --num-samples 1024 --compiled
+danp benchmark ceiling-gp --measure marginals --out runs/results
+danp table --json
+danp tasks runs/benchmark_tasks
+danp predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3
+danp info danp-sawtooth
+danp info --model danp --dataset sawtooth --recipe paper --json
+danp export --web danp-sawtooth --out my-page
 """
 
 for command in (train, evaluate, benchmark, table, tasks, predict, info, export):
-    shown = [
-        f"\n  danp {line}"
-        for line in EXAMPLES.splitlines()
-        if line.startswith(f"{command.__name__} ")
-    ]
-    epilog = f"\b\nExample{'s' if len(shown) > 1 else ''}:{''.join(shown)}"
-    app.command(epilog=epilog, hidden=command is tasks)(command)
+    start = f"danp {command.__name__} "
+    shown = [f"  {line}" for line in EXAMPLES.splitlines() if line.startswith(start)]
+    app.command(epilog="\n".join(["\b", "Examples:", *shown]), hidden=command is tasks)(command)
 
 
 def main() -> None:

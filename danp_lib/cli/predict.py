@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from typer import Option
 
-from danp_lib._config import check_at_least
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
-from danp_lib.cli.arguments import CHECKPOINT, Group, Seed, XColumn, YColumn, open_fitted
+from danp_lib.cli.arguments import (
+    CHECKPOINT,
+    Group,
+    Seed,
+    XColumn,
+    YColumn,
+    open_fitted,
+    say,
+    saying_warnings,
+)
 from danp_lib.data import tables
 from danp_lib.data.points import PointSet
 from danp_lib.fitting.fitted import Fitted
@@ -27,22 +32,22 @@ from danp_lib.storage.pretrained import find_checkpoint
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
 
-_CONTEXT = "CSV with the columns x and y; may have no rows, and gaps in y."
-_NUM_SAMPLES = "Samples of the auxiliary data that a DANP averages over."
-_QUANTILES = "Levels of the quantiles, separated by commas; may be empty."
+_CONTEXT = Option(help="CSV with the columns x and y; may have no rows, and gaps in y.")
+_NUM_SAMPLES = Option(help="Samples of the auxiliary data that a DANP averages over.")
+_QUANTILES = Option(help="Levels of the quantiles, separated by commas; may be empty.")
 
 
 def predict(
     checkpoint: Annotated[str, CHECKPOINT],
-    context: Annotated[Path, Option(help=_CONTEXT)],
+    context: Annotated[Path, _CONTEXT],
     at: Annotated[Path, Option(help="CSV with the column x.")],
     out: Annotated[Path, Option(help="CSV to write; what is there is replaced.")],
     x: XColumn = None,
     y: YColumn = None,
     group: Group = None,
-    num_samples: Annotated[int, Option(help=_NUM_SAMPLES)] = 256,
-    quantiles: Annotated[str, Option(help=_QUANTILES)] = "0.05,0.5,0.95",
-    samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
+    num_samples: Annotated[int, _NUM_SAMPLES] = 256,
+    quantiles: Annotated[str, _QUANTILES] = "0.05,0.5,0.95",
+    samples: Annotated[int, Option(help="Joint samples to write, a column each.", min=0)] = 0,
     seed: Seed = 0,
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
@@ -64,19 +69,20 @@ def predict(
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
-    _check_columns(x, y, group, levels, samples)
+    made = {"mean", "sd", *(f"q{level!r}" for level in levels)}
+    _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
     asked = _read_rows(at, [x], group, dates=layout.dates)
     if asked.empty:
         raise ValueError(f"{at} must hold at least one input, got the header alone.")
     if missing := int(given["y"].isna().sum()):
-        _say(context, f"rows without an output are left out: {missing}.")
+        say(context, f"rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.
     named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
     names = [None] if named is None else list(named.unique())
     if "group" in given and (new := set(names) - set(given["group"])):
         none = f"predicted from no point, since {context} has none of this {group}"
-        _say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
+        say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
     streams = torch.Generator().manual_seed(seed)
     parts = []
@@ -84,17 +90,20 @@ def predict(
         known, wanted = (
             rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
         )
-        predicted = _predict_one(
-            fitted,
-            known,
-            wanted,
-            x=x,
-            num_samples=num_samples,
-            levels=levels,
-            samples=samples,
-            generator=streams if len(names) == 1 else spawn(streams, 1)[0],
-            where=str(context) if name is None else f"{context}, {group} {name}",
-        )
+        where = context if name is None else f"{context}, {group} {name}"
+        with saying_warnings(where, ContextWarning):
+            predicted = _predict_one(
+                fitted,
+                known,
+                wanted,
+                x=x,
+                num_samples=num_samples,
+                levels=levels,
+                samples=samples,
+                generator=streams if len(names) == 1 else spawn(streams, 1)[0],
+            )
+        if repeated := known["x"].duplicated().sum():
+            say(where, f"points at the input of another: {repeated}.")
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["text" if layout.dates else "x"]
         parts.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
@@ -102,10 +111,6 @@ def predict(
     if "group" in asked:
         result = result.loc[asked.index]
     write_atomically(out, result.to_csv(index=False, lineterminator="\n"))
-
-
-def _say(where: Path | str, message: str) -> None:
-    print(f"danp: {where}: {message}", file=sys.stderr)
 
 
 def _parse_quantiles(text: str) -> list[float]:
@@ -121,15 +126,12 @@ def _parse_quantiles(text: str) -> list[float]:
     return levels
 
 
-def _check_columns(x: str, y: str, group: str | None, levels: list[float], samples: int) -> None:
-    """Refuse names of columns that would meet in the result."""
-    check_at_least(0, samples=samples)
+def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
+    """Refuse names of columns that would meet, also with those made for the result."""
     if x == y:
         raise ValueError(f"x and y must name different columns, got {x!r} for both.")
     if group in (x, y):
         raise ValueError(f"group must name another column than x and y, got {group!r}.")
-    made = {"mean", "sd", *(f"q{level!r}" for level in levels)}
-    made |= {f"sample_{i + 1}" for i in range(samples)}
     for name, column in (("x", x), ("group", group)):
         if column in made:
             raise ValueError(
@@ -144,10 +146,11 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
     """
     table = tables.read_columns(path, columns, optional=group)
     text = table[columns[0]]
-    inputs, found = (
-        tables.read_inputs(text) if dates and len(text) else (tables.read_numbers(text), dates)
-    )
-    tables.refuse(text, np.full(len(text), found != dates), "be a date such as 1958-03-29")
+    if dates and len(text):
+        inputs, dated = tables.read_inputs(text)
+        tables.refuse(text, slice(0 if dated else None), "be a date such as 1958-03-29")
+    else:
+        inputs = tables.read_numbers(text)
     rows = text.to_frame("text").assign(x=inputs)
     if len(columns) > 1:
         rows["y"] = tables.read_numbers(table[columns[1]], missing=True)
@@ -167,7 +170,6 @@ def _predict_one(
     levels: list[float],
     samples: int,
     generator: torch.Generator,
-    where: str,
 ) -> dict[str, list[float]]:
     """The columns of the result for one function; ``x`` is the name of its inputs."""
     known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
@@ -175,13 +177,7 @@ def _predict_one(
     for rows, places in ((given, known.x), (asked, inputs)):
         tables.refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
     scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
-    if repeated := known.num_points - len(known.x.unique()):
-        _say(where, f"points at the input of another: {repeated}.")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ContextWarning)
-        predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)
-    for warning in caught:
-        _say(where, str(warning.message))
+    predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)
     # Joint samples need all inputs together; marginals do not.
     size = xt.shape[1] if samples else AT_ONCE
     table: dict[str, list[float]] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from danp_lib._files import write_atomically
-from danp_lib.cli.arguments import start_run, with_error
+from danp_lib.cli.arguments import saying_warnings, start_run, with_error
 from danp_lib.fitting.fit import Interrupted, fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
@@ -39,15 +37,11 @@ def run_records(
     path, folder = start_run(out, f"{model}-{data.stem}", threads)
     options |= {"model": model, "num_steps": steps, "num_levels": levels}
     given = {name: value for name, value in options.items() if value is not None}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RecordsWarning)
-        try:
+    try:
+        with saying_warnings(data, RecordsWarning):
             fitted = fit(data, folder=folder, **given)
-        except Interrupted:
-            return False
-    for warning in caught:
-        if issubclass(warning.category, RecordsWarning):
-            print(f"danp: {data}: {warning.message}", file=sys.stderr)
+    except Interrupted:
+        return False
     fitted.save(path)
     table = render_scores(fitted.scores)
     write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
@@ -75,7 +69,7 @@ def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
     """What a model of one's own records is, as a Markdown page."""
     layout, said = fitted.layout, fitted.provenance
     run, functions = said["training"], said["functions"]
-    columns = [layout.x, layout.y, *([] if layout.group is None else [layout.group])]
+    columns = filter(None, (layout.x, layout.y, layout.group))
     rows = {
         "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
         "Records": f"{data.name}, columns {', '.join(columns)}",

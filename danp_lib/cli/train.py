@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from typer import Context, Exit, Option
 
 from danp_lib._config import PositiveFloat, checked, to_dict
-from danp_lib.cli import arguments
-from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn
+from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn, start_run
 from danp_lib.cli.records import run_records
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
 from danp_lib.models.convnp import count_parameters
@@ -28,47 +27,43 @@ _OF_RECORDS = {
     *("data", "x", "y", "group", "own_start", "width", "period", "tasks", "max_context"),
     *("num_targets", "held_out", "hold_out_by"),
 }
-_OUT = (
-    "A folder for the run and its checkpoint; or the checkpoint itself, such as "
+_OUT = Option(
+    help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
     "a/m.safetensors, with the run in a/m.run."
 )
+_LEVELS = Option(help="F of a DANP; the paper's Table 2 or 2 if left out.")
+_MAX_MINUTES = Option(help="Stop after this time, with a checkpoint.")
 _COMPILE = Option("--compile", help="Compile the step: minutes, for a seventh in recipe fast.")
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
+_DATA = Option(help="A CSV file of your own, a row a measurement.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
 _WIDTH = Option(help="Cut series into windows this wide, in units of x.")
+_PERIOD = Option(help="Take out a cycle this long, and put it back.")
 _TASKS = Option(help="random, or forecast: targets after the context.")
 _HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")
 
 
 def train(
     ctx: Context,
-    out: Annotated[Path, Option(help=_OUT)],
+    out: Annotated[Path, _OUT],
     model: Annotated[str, Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
     dataset: Dataset = None,
     recipe: Annotated[str, Option(help="paper (as published) or fast (better).")] = "fast",
     steps: Annotated[int | None, Option(help="Updates; the recipe's if left out.")] = None,
     seed: Seed = 0,
-    levels: Annotated[
-        int | None, Option(help="F of a DANP; the paper's Table 2 or 2 if left out.")
-    ] = None,
-    max_minutes: Annotated[
-        float | None, Option(help="Stop after this time, with a checkpoint.")
-    ] = None,
-    threads: Annotated[int | None, Option(help="Threads of the CPU.")] = None,
+    levels: Annotated[int | None, _LEVELS] = None,
+    max_minutes: Annotated[float | None, _MAX_MINUTES] = None,
+    threads: Annotated[int | None, Option(help="Threads of the CPU.", min=1)] = None,
     device: Device = "cpu",
     compile_model: Annotated[bool, _COMPILE] = False,
     snapshots: Annotated[bool, _SNAPSHOTS] = False,
-    data: Annotated[
-        Path | None, Option(help="A CSV file of your own, a row a measurement.")
-    ] = None,
+    data: Annotated[Path | None, _DATA] = None,
     x: XColumn = None,
     y: YColumn = None,
     group: Group = None,
     own_start: Annotated[bool, _OWN_START] = False,
     width: Annotated[float | None, _WIDTH] = None,
-    period: Annotated[
-        float | None, Option(help="Take out a cycle this long, and put it back.")
-    ] = None,
+    period: Annotated[float | None, _PERIOD] = None,
     tasks: Annotated[str, _TASKS] = "random",
     max_context: Annotated[int | None, Option(help="Most points of a context.")] = None,
     num_targets: Annotated[int | None, Option(help="Targets of a task.")] = None,
@@ -100,60 +95,55 @@ def train(
 def run_recipe(
     *,
     out: Path,
+    model: str,
+    dataset: str,
     recipe: str,
+    seed: int,
     steps: int | None,
     levels: int | None,
     max_minutes: float | None,
     threads: int | None,
     device: str,
-    compile_model: bool,
-    snapshots: bool,
-    **named: Any,
+    **options: bool,
 ) -> bool:
-    """Train by a recipe, for the named model, dataset and seed; whether the run is done.
+    """Train by a recipe, and say whether the run is done.
 
-    One that was interrupted writes no checkpoint and no card.
+    The options are those of :func:`~danp_lib.training.loop.train`. A run that was interrupted
+    writes no checkpoint and no card.
     """
-    chosen = recipes.recipe(recipe, num_steps=steps, num_levels=levels, **named)
+    chosen = recipes.recipe(
+        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
+    )
     checked(PositiveFloat | None, max_minutes, "max-minutes")
-    path, folder = arguments.start_run(out, chosen.checkpoint_name, threads)
-    target = arguments.checked_device(device)
-    model, prior, run = chosen.build_model().to(target), chosen.task_generator, chosen.training
+    path, folder = start_run(out, chosen.checkpoint_name, threads)
+    network, prior, run = chosen.build_model().to(device), chosen.task_generator, chosen.training
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()
-    history = loop.train(
-        model,
-        prior,
-        run,
-        folder=folder,
-        max_minutes=max_minutes,
-        compile_model=compile_model,
-        snapshots=snapshots,
-    )
+    history = loop.train(network, prior, run, folder=folder, max_minutes=max_minutes, **options)
+    last = history[-1]
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
-    if history[-1]["step"] < run.num_steps and not out_of_time:
+    if last["step"] < run.num_steps and not out_of_time:
         return False
-    model.training_contexts = TrainingContexts.measure(
-        model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
+    network.training_contexts = TrainingContexts.measure(
+        network, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
-    kept = history[-1].get("kept")
-    command = _command_line(chosen, path, max_minutes=max_minutes, threads=threads, device=device)
+    kept = last.get("kept")
     provenance = {
-        "recipe": chosen.name,
+        "recipe": recipe,
         "training": to_dict(run),
-        "steps": history[-1]["step"],
+        "steps": last["step"],
         "kept_step": kept,
-        "command": command,
+        "command": _command_line(chosen, path, max_minutes, threads, device),
         **versions(),
     }
-    save_checkpoint(path, model, task_generator=prior, provenance=provenance)
+    save_checkpoint(path, network, task_generator=prior, provenance=provenance)
     validations = {r["step"]: tuple(r["validation"]) for r in history if "validation" in r}
     card = make_card(
         path,
-        parameters=count_parameters(model),
-        minutes=round(history[-1]["minutes"], 2),
-        hardware=hardware(target),
+        parameters=count_parameters(network),
+        minutes=round(last["minutes"], 2),
+        hardware=hardware(device),
         validation=validations[kept or max(validations)] if validations else None,
         commit=made_at,
     )
@@ -163,7 +153,7 @@ def run_recipe(
 
 
 def _command_line(
-    recipe: Recipe, path: Path, *, max_minutes: float | None, threads: int | None, device: str
+    recipe: Recipe, path: Path, max_minutes: float | None, threads: int | None, device: str
 ) -> str:
     """The command that trains this, with the options that are not the defaults."""
     options = {

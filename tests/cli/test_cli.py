@@ -602,7 +602,7 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--quantiles", "0.5,1"], "quantiles"),
         (["--quantiles", "0.5,0.5"], "quantiles"),
         (["--quantiles", "half"], "quantiles"),
-        (["--samples", "-1"], "danp: samples"),
+        (["--samples", "-1"], "--samples"),
         (["--x", "y"], "'y'"),
         (["--x", "q0.5"], "'q0.5'"),
         (["--x", "sample_2", "--samples", "2"], "'sample_2'"),
@@ -851,5 +851,5 @@ def test_export_writes_a_page(checkpoints: dict[str, Path], tmp_path: Path) -> N
     assert all(name in result.stderr for name in names)
     refused = danp("export", "--web", checkpoints["convgnp"], "--out", tmp_path / "other")
     assert refused.exit_code == 2
-    assert "must be a danp" in refused.stderr
+    assert "must be a DANP, got ConvGNP" in refused.stderr
     assert not (tmp_path / "other").exists()
