@@ -14,7 +14,7 @@ from typer import Argument, Option
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
 from danp_lib.cli import arguments
-from danp_lib.cli.arguments import AsJson, Device, Seed, with_error
+from danp_lib.cli.arguments import DATASET_NAMES, AsJson, Device, Seed, with_error
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation import score
@@ -24,6 +24,7 @@ from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
 
+_TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
     help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
@@ -40,9 +41,7 @@ _COMPILED = Option("--compiled", help="Compile a DANP's network for 256 samples 
 
 def evaluate(
     checkpoint: Annotated[str, arguments.CHECKPOINT],
-    tasks: Annotated[
-        str, Option(help=f"A task file; or {arguments.DATASET_NAMES}, for the 310 benchmark tasks.")
-    ],
+    tasks: Annotated[str, _TASKS],
     estimator: Annotated[str, arguments.ESTIMATOR] = "both",
     num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
     seed: Seed = 0,

@@ -97,6 +97,7 @@ def export(
             "a page has no season to put back: --web must be a model trained without --period, got "
             f"{web}, of period {opened.season.period:g}."
         )
+    model: Any = opened.model
     prior, scaling = read_header(path).task_generator, opened.scaling
-    for made in export_page(opened.model, path.stem, out, task_generator=prior, scaling=scaling):
+    for made in export_page(model, path.stem, out, task_generator=prior, scaling=scaling):
         print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)

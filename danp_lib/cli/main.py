@@ -35,7 +35,7 @@ class OneLineErrors(TyperGroup):
             message = str(error) if ours else error.format_message()  # type: ignore[attr-defined]
             print("danp:", " ".join(message.split()), file=sys.stderr)
             sys.exit(2)
-        sys.exit(result if isinstance(result, int) else 0)
+        sys.exit(result)
 
 
 # Plain text on every terminal, one line an error: no boxes and no coloured tracebacks.

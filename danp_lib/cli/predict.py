@@ -12,16 +12,8 @@ from typer import Option
 
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
-from danp_lib.cli.arguments import (
-    CHECKPOINT,
-    Group,
-    Seed,
-    XColumn,
-    YColumn,
-    open_fitted,
-    say,
-    saying_warnings,
-)
+from danp_lib.cli import arguments
+from danp_lib.cli.arguments import Group, Seed, XColumn, YColumn, say
 from danp_lib.data import tables
 from danp_lib.data.points import PointSet
 from danp_lib.fitting.fitted import Fitted
@@ -38,7 +30,7 @@ _QUANTILES = Option(help="Levels of the quantiles, separated by commas; may be e
 
 
 def predict(
-    checkpoint: Annotated[str, CHECKPOINT],
+    checkpoint: Annotated[str, arguments.CHECKPOINT],
     context: Annotated[Path, _CONTEXT],
     at: Annotated[Path, Option(help="CSV with the column x.")],
     out: Annotated[Path, Option(help="CSV to write; what is there is replaced.")],
@@ -65,7 +57,7 @@ def predict(
     for source in (find_checkpoint(checkpoint), context, at):
         if out.exists() and source.exists() and source.samefile(out):
             raise ValueError(f"out must not be a file that is read, got {out}.")
-    fitted = open_fitted(checkpoint)
+    fitted = arguments.open_fitted(checkpoint)
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
@@ -91,7 +83,7 @@ def predict(
             rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
         )
         where = context if name is None else f"{context}, {group} {name}"
-        with saying_warnings(where, ContextWarning):
+        with arguments.saying_warnings(where, ContextWarning):
             predicted = _predict_one(
                 fitted,
                 known,
@@ -128,15 +120,11 @@ def _parse_quantiles(text: str) -> list[float]:
 
 def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
     """Refuse names of columns that would meet, also with those made for the result."""
-    if x == y:
-        raise ValueError(f"x and y must name different columns, got {x!r} for both.")
-    if group in (x, y):
-        raise ValueError(f"group must name another column than x and y, got {group!r}.")
-    for name, column in (("x", x), ("group", group)):
-        if column in made:
-            raise ValueError(
-                f"{name} must not be named like a column of the result, got {column!r}."
-            )
+    if y in (x, group) or x == group or {x, group} & made:
+        raise ValueError(
+            "x, y and group must name different columns, and x and group none that the result "
+            f"makes, such as mean, got {x!r}, {y!r} and {group!r}."
+        )
 
 
 def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool) -> Any:
@@ -148,7 +136,8 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
     text = table[columns[0]]
     if dates and len(text):
         inputs, dated = tables.read_inputs(text)
-        tables.refuse(text, slice(0 if dated else None), "be a date such as 1958-03-29")
+        if not dated:
+            tables.refuse(text, slice(None), "be a date such as 1958-03-29")
     else:
         inputs = tables.read_numbers(text)
     rows = text.to_frame("text").assign(x=inputs)

@@ -22,24 +22,20 @@ def run_records(
     data: Path,
     out: Path,
     model: str,
-    steps: int | None,
-    levels: int | None,
     threads: int | None,
     **options: Any,
 ) -> bool:
-    """Train on the records of a CSV file, print the scores, and say whether the run is done.
+    """Train on a CSV file and say whether the run is done; if it was interrupted, write nothing.
 
-    The options are those of :func:`~danp_lib.fitting.fit.fit`. A run that was interrupted writes no
-    checkpoint.
+    The options are those of :func:`~danp_lib.fitting.fit.fit`.
     """
-    if levels is not None and model != "danp":
+    if options["num_levels"] is not None and model != "danp":
         raise ValueError(f"levels is for a danp: a {model} has no levels.")
     path, folder = start_run(out, f"{model}-{data.stem}", threads)
-    options |= {"model": model, "num_steps": steps, "num_levels": levels}
     given = {name: value for name, value in options.items() if value is not None}
     try:
         with saying_warnings(data, RecordsWarning):
-            fitted = fit(data, folder=folder, **given)
+            fitted = fit(data, model=model, folder=folder, **given)
     except Interrupted:
         return False
     fitted.save(path)

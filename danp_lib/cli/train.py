@@ -31,7 +31,8 @@ _OUT = Option(
     help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
     "a/m.safetensors, with the run in a/m.run."
 )
-_LEVELS = Option(help="F of a DANP; the paper's Table 2 or 2 if left out.")
+_STEPS = Option("--steps", help="Updates; the recipe's if left out.")
+_LEVELS = Option("--levels", help="F of a DANP; the paper's Table 2 or 2 if left out.")
 _MAX_MINUTES = Option(help="Stop after this time, with a checkpoint.")
 _COMPILE = Option("--compile", help="Compile the step: minutes, for a seventh in recipe fast.")
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
@@ -49,9 +50,9 @@ def train(
     model: Annotated[str, Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
     dataset: Dataset = None,
     recipe: Annotated[str, Option(help="paper (as published) or fast (better).")] = "fast",
-    steps: Annotated[int | None, Option(help="Updates; the recipe's if left out.")] = None,
+    num_steps: Annotated[int | None, _STEPS] = None,
     seed: Seed = 0,
-    levels: Annotated[int | None, _LEVELS] = None,
+    num_levels: Annotated[int | None, _LEVELS] = None,
     max_minutes: Annotated[float | None, _MAX_MINUTES] = None,
     threads: Annotated[int | None, Option(help="Threads of the CPU.", min=1)] = None,
     device: Device = "cpu",
@@ -95,38 +96,40 @@ def train(
 def run_recipe(
     *,
     out: Path,
-    model: str,
-    dataset: str,
     recipe: str,
-    seed: int,
-    steps: int | None,
-    levels: int | None,
     max_minutes: float | None,
     threads: int | None,
     device: str,
-    **options: bool,
+    compile_model: bool,
+    snapshots: bool,
+    **named: Any,
 ) -> bool:
-    """Train by a recipe, and say whether the run is done.
+    """Train by a recipe, and say whether the run is done; if it was interrupted, write nothing.
 
-    The options are those of :func:`~danp_lib.training.loop.train`. A run that was interrupted
-    writes no checkpoint and no card.
+    The other options are those of :func:`~danp_lib.training.recipes.recipe`.
     """
-    chosen = recipes.recipe(
-        recipe, model=model, dataset=dataset, num_steps=steps, num_levels=levels, seed=seed
-    )
+    chosen = recipes.recipe(recipe, **named)
     checked(PositiveFloat | None, max_minutes, "max-minutes")
     path, folder = start_run(out, chosen.checkpoint_name, threads)
-    network, prior, run = chosen.build_model().to(device), chosen.task_generator, chosen.training
+    model, prior, run = chosen.build_model().to(device), chosen.task_generator, chosen.training
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.
     made_at = commit()
     start = time.monotonic()
-    history = loop.train(network, prior, run, folder=folder, max_minutes=max_minutes, **options)
+    history = loop.train(
+        model,
+        prior,
+        run,
+        folder=folder,
+        max_minutes=max_minutes,
+        compile_model=compile_model,
+        snapshots=snapshots,
+    )
     last = history[-1]
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
     if last["step"] < run.num_steps and not out_of_time:
         return False
-    network.training_contexts = TrainingContexts.measure(
-        network, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
+    model.training_contexts = TrainingContexts.measure(
+        model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
     kept = last.get("kept")
     provenance = {
@@ -137,11 +140,11 @@ def run_recipe(
         "command": _command_line(chosen, path, max_minutes, threads, device),
         **versions(),
     }
-    save_checkpoint(path, network, task_generator=prior, provenance=provenance)
+    save_checkpoint(path, model, task_generator=prior, provenance=provenance)
     validations = {r["step"]: tuple(r["validation"]) for r in history if "validation" in r}
     card = make_card(
         path,
-        parameters=count_parameters(network),
+        parameters=count_parameters(model),
         minutes=round(last["minutes"], 2),
         hardware=hardware(device),
         validation=validations[kept or max(validations)] if validations else None,

@@ -169,16 +169,17 @@ class Fitted:
         """Write a checkpoint that :func:`load_fitted` and ``danp predict`` read."""
         fields = {
             **self.provenance,
+            "scaling": to_dict(self.scaling),
             "layout": to_dict(self.layout),
             "season": None if self.season is None else to_dict(self.season),
             "held_out": {name: to_dict(score) for name, score in self.scores.items()},
         }
-        checkpoint.save_checkpoint(path, self.model, scaling=self.scaling, provenance=fields)
+        checkpoint.save_checkpoint(path, self.model, provenance=fields)
 
 
 def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
-    model, scaling = checkpoint.load_checkpoint(path, device=device), checkpoint.load_scaling(path)
+    model = checkpoint.load_checkpoint(path, device=device)
     fields = dict(checkpoint.read_header(path).provenance)
     parts = ("season", "layout", "held_out", "scaling", "contexts")
     own = {key: fields.pop(key, None) or {} for key in parts}
@@ -187,7 +188,7 @@ def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "c
     with naming(path, checkpoint.CheckpointError):
         return Fitted(
             model,
-            scaling,
+            from_dict(Scaling, own["scaling"], name="scaling") if own["scaling"] else IDENTITY,
             from_dict(Layout, own["layout"], name="layout"),
             from_dict(Season, own["season"], name="season") if own["season"] else None,
             {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores},

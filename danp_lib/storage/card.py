@@ -30,7 +30,7 @@ class Card(Configuration):
         name: The checkpoint's file name without the ending.
         validation: Log-likelihood of the weights on the validation tasks, in nats per target, one
             number a level, the clean level first; ``None`` where the run did not get that far.
-        commit: The library's commit in git, or ``None`` where that is not known.
+        commit: The library's commit in git, if known.
         sha256: Of the checkpoint's file.
         noise: Standard deviation of the observation noise added in training, or its range.
         kept_step: The step whose weights these are, the best by validation; ``None`` for the last.
@@ -56,11 +56,7 @@ class Card(Configuration):
 
 
 def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:
-    """The card of a checkpoint of ``danp train``, from its header and what that does not hold.
-
-    That is ``parameters``, ``minutes``, ``hardware``, ``validation`` and ``commit``. A
-    ``ValueError`` says what a header lacks that something else has written.
-    """
+    """The card of a checkpoint of ``danp train``: its header, and the fields that it lacks."""
     path = Path(checkpoint)
     header = read_header(path)
     said = header.provenance

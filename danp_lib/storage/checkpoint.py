@@ -1,9 +1,9 @@
 """Models in files: the weights, with all that is needed to use them.
 
-A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (the model's name),
-``config``, ``generator`` (name and configuration of what the model was trained on), ``provenance``
-(free fields), each of the last three as JSON, and ``sha256``: the SHA-256 of the whole file with
-the 64 digits of this field set to 0, so that a change of any byte shows.
+A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (its name); as JSON
+``config``, ``generator`` (name and configuration of what the model was trained on) and
+``provenance`` (free fields); and ``sha256``, of the whole file with the 64 digits of this field set
+to 0, so that a change of any byte shows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from danp_lib._config import check_choice, from_dict, to_dict
 from danp_lib._files import naming, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
-from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, config_class
 
@@ -38,7 +37,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint says about itself: the model's name, its configuration, free fields.
+    """What a checkpoint says about itself.
 
     Of what it was trained on, ``generator`` holds ``name`` and ``config`` as JSON does;
     ``task_generator`` is the same made anew, if a class of that name is known.
@@ -56,14 +55,12 @@ def save_checkpoint(
     model: nn.Module,
     *,
     task_generator: TaskGenerator | None = None,
-    scaling: Scaling | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model, and what its contexts in training were like, to one file, whole or not at all.
 
-    The model is of a registered class, on any device, and its weights are finite and float32. A
-    source of tasks of one's own needs a name that is not the library's. The scaling is from the
-    units of the data to the model's. Equal arguments give equal bytes.
+    A source of tasks of one's own needs a name that is not the library's. Equal arguments give
+    equal bytes.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):
@@ -81,10 +78,6 @@ def save_checkpoint(
             )
         generator = {"name": task_generator.name, "config": to_dict(task_generator)}
     fields = dict(provenance or {})
-    if scaling is not None:
-        if "scaling" in fields:
-            raise ValueError("scaling must be given once, by itself or in the provenance.")
-        fields["scaling"] = to_dict(scaling)
     if (contexts := getattr(model, "training_contexts", None)) is not None:
         fields["contexts"] = to_dict(contexts)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
@@ -107,18 +100,13 @@ def read_header(
 ) -> CheckpointHeader:
     """What a checkpoint says about itself; a :class:`CheckpointError` if it is none or was changed.
 
-    The library's priors are known; ``task_generators`` are further classes that the model may have
-    been trained on.
+    ``task_generators`` are classes that it may have been trained on beside the library's.
     """
     return _read(Path(path), task_generators)[0]
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
-    """Load a model onto a device, in evaluation mode.
-
-    A file that is no checkpoint or was changed, an unknown format or model, and tensors that do not
-    belong to the configuration are a :class:`CheckpointError`.
-    """
+    """Load a model onto a device, in evaluation mode; a :class:`CheckpointError` says why not."""
     path = Path(path)
     header, tensors = _read(path)
     # The weights drawn by the constructor are thrown away; the global seed stays where it was.
@@ -144,13 +132,6 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     return model.eval().to(device)
 
 
-def load_scaling(path: str | os.PathLike[str]) -> Scaling:
-    """The map from the units of the data to a model's that was saved with it; else the identity."""
-    values = read_header(path).provenance.get("scaling")
-    with naming(path, CheckpointError):
-        return IDENTITY if values is None else from_dict(Scaling, values, name="scaling")
-
-
 def _read(
     path: Path, task_generators: Iterable[type[TaskGenerator]] = ()
 ) -> tuple[CheckpointHeader, dict[str, Tensor]]:
@@ -162,27 +143,18 @@ def _read(
         content, start = split_header(data)
     except ValueError as error:
         raise CheckpointError(
-            f"{path} is no checkpoint, or was changed or cut off: it does not read as a "
-            "safetensors file."
+            f"{path} is no checkpoint, or was changed or cut off: it is no safetensors file."
         ) from error
     metadata: dict[str, str] = content.get("__metadata__", {})
-    if "format" not in metadata:
+    if (named := metadata.get("format")) != FORMAT:
         raise CheckpointError(
-            f"{path} is no checkpoint of danp_lib, or was changed: it names no format. (The state "
-            "of a run and a set of tasks are safetensors files too.)"
-        )
-    if metadata["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path}: the format must be {FORMAT!r}, got {metadata['format']!r}; "
-            "this version of danp_lib reads no other."
+            f"{path}: the format must be {FORMAT!r}, got {named!r}; it is no checkpoint, or one of "
+            "another version of danp_lib."
         )
     digest = str(metadata.get("sha256"))
     unsigned = data[:start].replace(_quoted(digest), _quoted(_UNSIGNED), 1) + data[start:]
     if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
-        raise CheckpointError(
-            f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
-            "again."
-        )
+        raise CheckpointError(f"{path} was changed: its SHA-256 must be {digest}, got {found}.")
     with naming(path, CheckpointError):
         if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
             raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")

@@ -41,17 +41,16 @@ PRETRAINED = {
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
-``danp-f2-*`` are the models of the paper's example figures, with F = 2. ``danp-seed1-*`` differ
-from ``danp-*`` in the seed alone, which shows how much of a score is chance. What ends in
-``-paper`` has the paper's architecture and training, from 512,000 steps.
+``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
+score is chance. What ends in ``-paper`` has the paper's architecture and training.
 """
 
 
 def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
     """Load one of :data:`PRETRAINED`, such as ``"danp-sawtooth"``, in evaluation mode.
 
-    Weights that are not shipped are a ``FileNotFoundError``, and a file that was changed or is not
-    that of its card is a :class:`~danp_lib.storage.checkpoint.CheckpointError`.
+    Weights that are not shipped are a ``FileNotFoundError``, and a file that was changed is a
+    :class:`~danp_lib.storage.checkpoint.CheckpointError`.
     """
     path = pretrained_path(name)
     digest, expected = sha256(path), read_card(path).sha256
@@ -64,9 +63,9 @@ def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """What the contexts were like of models whose checkpoints are older than the measure, by name.
+    """Contexts in training by the name of the model, of checkpoints older than the measure.
 
-    ``scripts/contexts.py`` makes the file :data:`CONTEXTS` beside them.
+    ``scripts/contexts.py`` makes the file.
     """
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -2,8 +2,7 @@
 
 A page that was opened as a file may run classic scripts that lie beside it, and read nothing else.
 So a model is one script, ``DANP.models["name"] = {...}``, with its weights as text, and the engine,
-the widget and the assembled kernel are another, :func:`page_script`. Their sources lie in
-``book/_static/live`` of the repository, and in the installed package.
+the widget and the assembled kernel are another, :func:`page_script`.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import base64
 import html
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -58,8 +57,8 @@ def model_script(
 ) -> str:
     """A model as a script for a page; a ``ValueError`` if a page cannot run it.
 
-    Pages ask for it by its name. The prior that it was trained on, if known, gives the plot's range
-    and an exact posterior beside it, and the scaling the units of the axes. Matrices are stored as
+    Pages ask for it by its name. The prior that it was trained on gives the plot's range and an
+    exact posterior beside it, and the scaling the units of the axes. Matrices are stored as
     float16, which moves a mean by 2e-4 in the median; biases and length scales as float32.
     """
     config = _page_config(model, task_generator, scaling)
@@ -122,11 +121,7 @@ def _page_config(
 
 
 def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
-    def rename(name: str) -> str:
-        first, *others = name.split("_")
-        return first + "".join(map(str.capitalize, others))
-
-    return {rename(name): value for name, value in values.items()}
+    return {re.sub("_(.)", lambda m: m[1].upper(), name): value for name, value in values.items()}
 
 
 def source(name: str) -> str:
@@ -137,11 +132,10 @@ def source(name: str) -> str:
     raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}.")
 
 
-def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """The engine and the widget as one classic script, with the assembled kernel in it.
+def page_script(posters: Mapping[str, Any] | None = None) -> str:
+    """The engine and the widget as one classic script; the package wasmtime assembles its kernel.
 
-    Posters are what pages show before a model is fetched, by its name. To assemble the kernel takes
-    the package wasmtime.
+    Posters are what pages show before a model is fetched, by its name.
     """
     try:
         from wasmtime import wat2wasm
@@ -150,7 +144,7 @@ def page_script(posters: Mapping[str, Any] = MappingProxyType({})) -> str:
             "the package wasmtime assembles a page's kernel: pip install wasmtime", name="wasmtime"
         ) from error
     kernel = base64.b64encode(bytes(wat2wasm(source("kernel.wat")))).decode()
-    values = {"wasm": kernel, "css": source("live.css"), "posters": dict(posters)}
+    values = {"wasm": kernel, "css": source("live.css"), "posters": dict(posters or {})}
     made = "".join(
         f"DANP.{name} = {json.dumps(value, separators=(',', ':'))};\n"
         for name, value in values.items()
@@ -167,10 +161,7 @@ def widget_module(*scripts: str) -> str:
 def export_page(
     model: DANP, name: str, folder: str | os.PathLike[str], **options: Any
 ) -> tuple[Path, ...]:
-    """Write a page that works as it is: the model's script, the engine's, and an index.html.
-
-    The options are those of :func:`model_script`.
-    """
+    """Write a page that works as it is: :func:`model_script`, the engine's and an index.html."""
     texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
     texts["index.html"] = _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT)
     for file, text in texts.items():

@@ -1,7 +1,4 @@
-"""The widgets of the book's pages, in a running notebook: the same scripts, through anywidget.
-
-They take the packages ``anywidget`` and ``wasmtime``, which the extra ``book`` brings.
-"""
+"""The widgets of the book's pages in a running notebook, which takes the extra ``book``."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from danp_lib.storage.web import model_script, widget_module
 
 
 class LiveWidget(anywidget.AnyWidget):
-    """A widget of the pages. Made by :func:`live_model`, :func:`live_noising`, :func:`live_prior`.
-
-    A model's context ``points``, pairs (x, y), are those on the plot, also when set here.
-    """
+    """A widget of the pages; a model's ``points``, pairs (x, y), are its context, on both sides."""
 
     _esm = Unicode().tag(sync=True)
     widget = Unicode().tag(sync=True)
@@ -36,10 +30,9 @@ def live_model(
     points: Sequence[tuple[float, float]] | None = None,
     num_samples: int = 16,
 ) -> LiveWidget:
-    """One or more models to choose from, which answer to points set on a plot.
+    """Models to choose from, which answer to points set on a plot: pretrained DANPs, or others.
 
-    They are names of pretrained DANPs, or DANPs such as :func:`~danp_lib.storage.web.model_script`
-    takes. Where the points to begin with are left out, they are a few of the data set's.
+    Where the points to begin with are left out, they are a few of the data set's.
     """
     if not models:
         raise ValueError("models must hold at least one, got none.")

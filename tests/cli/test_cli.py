@@ -38,6 +38,7 @@ from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.evaluation.table import table
+from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import SizeRange, TrainingContexts
 from danp_lib.models.convnp import (
@@ -280,7 +281,7 @@ def test_evaluate_refuses_what_it_cannot_read(checkpoints: dict[str, Path], here
     assert "one target" in line
     assert str(here) in refused("evaluate", here, "--tasks", "gp")
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
-    save_checkpoint("scaled.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    Fitted(load_checkpoint(checkpoints["danp"]), scaling).save("scaled.safetensors")
     save_tasks(here / "t", Sawtooth().sample_task(1, generator=generator), metadata={})
     line = refused("evaluate", "scaled.safetensors", "--tasks", here / "t")
     assert re.search(r"t: xc .*\[1989\.0, 1991\.0\]", line)
@@ -297,7 +298,7 @@ def test_the_ends_of_the_data_are_predicted(checkpoints: dict[str, Path], here: 
     write(here / "dates.csv", "x,y\n" + rows)
     table = from_csv(here / "dates.csv")
     scaling = Scaling.fit(table)
-    save_checkpoint("own.safetensors", load_checkpoint(checkpoints["danp"]), scaling=scaling)
+    Fitted(load_checkpoint(checkpoints["danp"]), scaling).save("own.safetensors")
     ends = [float(end) for end in table.x[0, [0, 2], 0]]
     write(here / "a.csv", CONTEXT.split("\n")[0] + "\n")
     write(here / "b.csv", "x\n" + "".join(f"{end!r}\n" for end in ends))
@@ -470,7 +471,7 @@ def test_predict_speaks_the_units_of_the_data(
 ) -> None:
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
     model = load_checkpoint(checkpoints[name])
-    save_checkpoint("scaled.safetensors", model, scaling=scaling)
+    Fitted(model, scaling).save("scaled.safetensors")
     options = ["--num-samples", 6, "--samples", 2, "--seed", 5]
     write(here / "a.csv", CONTEXT)
     write(here / "b.csv", AT)

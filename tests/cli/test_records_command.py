@@ -162,9 +162,12 @@ def test_predictions_of_mixed_groups_are_in_the_order_asked(trained: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--group", "date"), "group must name another column than x and y, got 'date'."),
-        (("--group", "level"), "group must name another column than x and y, got 'level'."),
-        (("--group", "mean"), "group must not be named like a column of the result, got 'mean'."),
+        (
+            ("--group", "date"),
+            "must name different columns, and x and group none that the result makes",
+        ),
+        (("--group", "level"), "got 'date', 'level' and 'level'."),
+        (("--group", "mean"), "such as mean, got 'date', 'level' and 'mean'."),
         ((), "context.csv, line 3: station must name a function in every row, got ''."),
     ],
 )
