@@ -95,21 +95,15 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
     which holds both. What another run has made is not replaced.
     """
+    path, folder = out / f"{name}.safetensors", out
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")
-    elif out.is_file():
-        raise ValueError(f"out must be a folder or end in .safetensors, got the file {out}.")
-    else:
-        path, folder = out / f"{name}.safetensors", out
     made = (path, *card_paths(path))
     for file in (*made, folder / LOG):
         check_writable(file)
     taken = [file for file in made if file.exists()]
     if taken and not (folder / STATE).exists():
-        raise ValueError(
-            f"out must be new, or of the run in {folder}, got {taken[0]}, which that run has not "
-            "made; move it, or choose another name."
-        )
+        raise ValueError(f"out must be new, or made by the run in {folder}, got {taken[0]}.")
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)

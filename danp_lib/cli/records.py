@@ -17,14 +17,7 @@ from danp_lib.storage.card import card_paths, page_head
 NAMES = {"danp": "DANP", "convgnp": "ConvGNP", "convcnp": "ConvCNP", "gp": "Gaussian process"}
 
 
-def run_records(
-    *,
-    data: Path,
-    out: Path,
-    model: str,
-    threads: int | None,
-    **options: Any,
-) -> bool:
+def run_records(*, data: Path, out: Path, model: str, threads: int | None, **options: Any) -> bool:
     """Train on a CSV file and say whether the run is done; if it was interrupted, write nothing.
 
     The options are those of :func:`~danp_lib.fitting.fit.fit`.
@@ -65,15 +58,15 @@ def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
     """What a model of one's own records is, as a Markdown page."""
     layout, said = fitted.layout, fitted.provenance
     run, functions = said["training"], said["functions"]
+    batch = run["batch"]
     columns = filter(None, (layout.x, layout.y, layout.group))
     rows = {
         "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
         "Records": f"{data.name}, columns {', '.join(columns)}",
         "Functions": f"{functions['trained_on']} to train on, {functions['held_out']} held out by "
         f"{functions['by']}",
-        "Contexts": f"at most {run['batch']['context_size'][1]} points, with the noise of the "
-        "records",
-        "Targets": f"{run['batch']['num_targets']}, {said['fit']['tasks']}",
+        "Contexts": f"at most {batch['context_size'][1]} points, with the noise of the records",
+        "Targets": f"{batch['num_targets']}, {said['fit']['tasks']}",
         "Season": "none" if fitted.season is None else f"period {fitted.season.period:g}",
         "Training": f"{run['num_steps']:,} steps, seed {run['seed']}",
         "Versions": f"danp_lib {said['danp_lib']}, PyTorch {said['torch']}",

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danp_lib._config import (
-    Configuration,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    from_dict,
-    to_dict,
-)
+from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
 from danp_lib._files import naming, write_atomically
 from danp_lib.data.generators import NoiseRange, dataset_name, noise_in_words
 from danp_lib.storage.checkpoint import read_header
@@ -41,7 +34,7 @@ class Card(Configuration):
     dataset: str
     recipe: str
     seed: int
-    steps: NonNegativeInt
+    steps: PositiveInt
     parameters: PositiveInt
     minutes: NonNegativeFloat
     hardware: Hardware
@@ -81,9 +74,7 @@ def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:
 
 def card_paths(checkpoint: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Where the JSON and the page of a checkpoint lie: beside it, with other endings."""
-    path = Path(checkpoint)
-    stem = path.name.removesuffix(".safetensors")
-    return path.with_name(stem + ".json"), path.with_name(stem + ".md")
+    return Path(checkpoint).with_suffix(".json"), Path(checkpoint).with_suffix(".md")
 
 
 def write_card(checkpoint: str | os.PathLike[str], card: Card) -> None:
@@ -96,8 +87,6 @@ def write_card(checkpoint: str | os.PathLike[str], card: Card) -> None:
 def read_card(checkpoint: str | os.PathLike[str]) -> Card:
     """Read the card beside a checkpoint; a ``ValueError`` names the key that is wrong."""
     path, _ = card_paths(checkpoint)
-    if not path.is_file():
-        raise FileNotFoundError(f"no card at {path}.")
     with naming(path):
         return from_dict(Card, json.loads(path.read_text(encoding="utf-8")), name="card")
 

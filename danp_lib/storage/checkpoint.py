@@ -136,8 +136,6 @@ def _read(
     path: Path, task_generators: Iterable[type[TaskGenerator]] = ()
 ) -> tuple[CheckpointHeader, dict[str, Tensor]]:
     """The header and the tensors, once every byte is known to be as it was written."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}.")
     data = path.read_bytes()
     try:
         content, start = split_header(data)
