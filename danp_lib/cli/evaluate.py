@@ -149,12 +149,11 @@ def render(result: Evaluation) -> str:
     headings = "context size, tasks, average likelihood, log-likelihood, effective sample size"
     rows = [headings.split(", ")]
     for size in sorted({task.context_size for task in result.tasks}):
-        group = [task for task in result.tasks if task.context_size == size]
-        part = Evaluation.summarize(group)
-        sizes = [s for task in group if (s := task.effective_sample_size) is not None]
+        part = Evaluation.summarize([t for t in result.tasks if t.context_size == size])
+        sizes = [s for task in part.tasks if (s := task.effective_sample_size) is not None]
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
-        rows.append([str(size), str(len(group)), *numbers, effective])
+        rows.append([str(size), str(part.num_tasks), *numbers, effective])
     lines = [
         f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",

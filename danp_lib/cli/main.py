@@ -23,7 +23,7 @@ class OneLineErrors(TyperGroup):
         arguments = list(sys.argv[1:] if args is None else args)
         extra |= {"prog_name": "danp", "standalone_mode": False}
         try:
-            result = super().main(arguments or ["--help"], **extra)
+            sys.exit(super().main(arguments or ["--help"], **extra))
         except typer.Abort:
             sys.exit(130)
         except Exception as error:
@@ -35,7 +35,6 @@ class OneLineErrors(TyperGroup):
             message = str(error) if ours else error.format_message()  # type: ignore[attr-defined]
             print("danp:", " ".join(message.split()), file=sys.stderr)
             sys.exit(2)
-        sys.exit(result)
 
 
 # Plain text on every terminal, one line an error: no boxes and no coloured tracebacks.

@@ -116,14 +116,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
         {key: f"{tuple(value.shape)} {value.dtype}" for key, value in weights.items()}
         for weights in (model.state_dict(), tensors)
     )
-    problems = [f"missing: {key}" for key in sorted(own.keys() - found)]
-    problems += [f"unexpected: {key}" for key in sorted(found.keys() - own)]
-    both = sorted(own.keys() & found)
-    problems += [f"{k} must be {own[k]}, got {found[k]}" for k in both if own[k] != found[k]]
-    if problems:
+    if wrong := sorted(dict(own.items() ^ found.items())):
+        shown = [f"{k} must be {own.get(k, 'absent')}, got {found.get(k)}" for k in wrong[:3]]
         raise CheckpointError(
             f"{path}: the tensors must be those of a {header.model} with the configuration in the "
-            f"file: {'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}."
+            f"file: {'; '.join(shown)}{'; ...' if len(wrong) > 3 else ''}."
         )
     model.load_state_dict(tensors)
     if (contexts := header.provenance.get("contexts")) is not None:

@@ -145,12 +145,9 @@ def page_script(posters: Mapping[str, Any] | None = None) -> str:
         ) from error
     kernel = base64.b64encode(bytes(wat2wasm(source("kernel.wat")))).decode()
     values = {"wasm": kernel, "css": source("live.css"), "posters": dict(posters or {})}
-    made = "".join(
-        f"DANP.{name} = {json.dumps(value, separators=(',', ':'))};\n"
-        for name, value in values.items()
-    )
-    parts = [source(f"{name}.js") for name in SCRIPTS]
-    return "globalThis.DANP = globalThis.DANP || {};\n" + made + "\n".join(parts)
+    parts = ["globalThis.DANP = globalThis.DANP || {};"]
+    parts += [f"DANP.{k} = {json.dumps(v, separators=(',', ':'))};" for k, v in values.items()]
+    return "\n".join([*parts, *(source(f"{name}.js") for name in SCRIPTS)])
 
 
 def widget_module(*scripts: str) -> str:
