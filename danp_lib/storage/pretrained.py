@@ -10,7 +10,7 @@ import torch
 
 from danp_lib._config import check_choice, from_dict
 from danp_lib._files import data_folders, first_file
-from danp_lib.data.generators import DATASETS, PRIORS
+from danp_lib.data.generators import DATASETS
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
@@ -18,20 +18,18 @@ from danp_lib.storage.origin import sha256
 
 CONTEXTS = "contexts.json"
 
-_OPTIONS = {
-    **{model: f"--model {model}" for model in ("danp", "convcnp", "convgnp", "ar-convcnp")},
-    "danp-f2": "--model danp --levels 2",
-    "danp-seed1": "--model danp --seed 1",
+_FAST = {
+    "danp": ("--model danp", (*DATASETS, "gp-noisy")),
+    "convcnp": ("--model convcnp", DATASETS),
+    "convgnp": ("--model convgnp", (*DATASETS, "gp-noisy")),
+    "ar-convcnp": ("--model ar-convcnp", DATASETS),
+    "danp-f2": ("--model danp --levels 2", ("sawtooth", "square")),  # danp-gp has F = 2 anyway
+    "danp-seed1": ("--model danp --seed 1", ("sawtooth", "square", "gp")),
 }
-_NOISY = ("danp-gp-noisy", "convgnp-gp-noisy")
-# danp-gp has F = 2 anyway.
-_ABSENT = ("danp-f2-gp", "danp-f2-square-released", "danp-seed1-square-released")
-
 PRETRAINED = {
-    name: f"{options} --dataset {dataset} --recipe fast"
-    for variant, options in _OPTIONS.items()
-    for dataset in PRIORS
-    if (name := f"{variant}-{dataset}") in _NOISY or (dataset in DATASETS and name not in _ABSENT)
+    f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
+    for variant, (options, datasets) in _FAST.items()
+    for dataset in datasets
 } | {
     "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
     **{
