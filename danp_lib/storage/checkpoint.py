@@ -149,7 +149,10 @@ def _read(
     digest = str(metadata.get("sha256"))
     unsigned = data[:start].replace(_quoted(digest), _quoted(_UNSIGNED), 1) + data[start:]
     if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
-        raise CheckpointError(f"{path} was changed: its SHA-256 must be {digest}, got {found}.")
+        raise CheckpointError(
+            f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
+            "again."
+        )
     with naming(path, CheckpointError):
         if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
             raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")
