@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from danp_lib.training.objective import (
     training_loss,
     validation_log_likelihoods,
 )
-from danp_lib.training.optim import jitter_at, schedule_factor
+from danp_lib.training.optim import schedule_factor
 from danp_lib.training.resume import (
     Record,
     RunState,
@@ -43,7 +43,7 @@ class NonFiniteLossError(ValueError):
 
 
 class Update(NamedTuple):
-    """What one step returns, on the device: nothing here has waited for a GPU."""
+    """What one step returns, on the device."""
 
     level: Tensor  #: Level of each task, ``(batch,)``.
     log_likelihood: Tensor  #: Nats per target of each task, ``(batch,)``.
@@ -64,13 +64,11 @@ def train(
 ) -> list[Record]:
     """Train a model in place, on the device it is on, and return the records of the whole run.
 
-    With a folder, the run leaves ``state.safetensors`` there, from which it goes on where it
-    stopped, bit for bit on a CPU, and ``log.jsonl``, one record a line. It is saved at every
-    validation, and when it ends: at the last step, after ``max_minutes``, by Ctrl-C or a
-    termination signal. With ``snapshots``, the folder also gets checkpoints, named
-    ``step-1024.safetensors`` and so on, at every power of two from there. With ``compile_model``,
-    :func:`torch.compile` makes code for the likelihood and its gradient. ``callback`` is called
-    with every record. Where the configuration keeps the best weights, the model ends with these.
+    A run with a folder is saved there at every validation, and when it ends: at the last step,
+    after ``max_minutes``, by Ctrl-C or a termination signal. From ``state.safetensors`` it goes on
+    where it stopped, bit for bit on a CPU; ``log.jsonl`` has a record a line. With ``snapshots``,
+    there are checkpoints too, ``step-1024.safetensors`` and so on, at every power of two from
+    there. ``compile_model`` compiles the likelihood; ``callback`` is called with every record.
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
@@ -100,8 +98,9 @@ def train(
             bar.update()
             if snapshots and place is not None:
                 save_snapshot(place, state)
-            leaving = stopped() or time.monotonic() > deadline or state.step == config.num_steps
-            validating = state.step % config.validate_every == 0 or state.step == config.num_steps
+            done = state.step == config.num_steps
+            leaving = done or bool(stopped) or time.monotonic() > deadline
+            validating = done or state.step % config.validate_every == 0
             if state.step % config.log_every == 0 or validating or leaving:
                 state.minutes = (time.monotonic() - start) / 60.0
                 record: Record = {"step": state.step, "minutes": round(state.minutes, 3)}
@@ -157,15 +156,6 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
         )
 
 
-def _compiled(model: NeuralProcess) -> Callable[..., Tensor]:
-    """The likelihood as compiled code, on a CPU one piece for each level, made when it is drawn."""
-    # Here, since it takes as long to import as all the rest.
-    from torch._dynamo import config as dynamo
-
-    dynamo.recompile_limit = max(dynamo.recompile_limit, model.num_levels + 1)
-    return torch.compile(batch_log_likelihood, dynamic=False)
-
-
 class TrainingStep:
     """One update: draw a batch, differentiate its likelihood, and move the weights."""
 
@@ -173,10 +163,16 @@ class TrainingStep:
         self.state = state
         self.device = state.generator.device
         self.jitter = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.likelihood = _compiled(state.model) if compile_model else batch_log_likelihood
-        self.run: Callable[[], Update] = self.update
-        if self.device.type == "cuda":
-            self.run = GraphedStep(self.update, state.generator)
+        self.likelihood: Callable[..., Tensor] = batch_log_likelihood
+        if compile_model:
+            # Here, since it takes as long to import as all the rest.
+            from torch._dynamo import config as dynamo
+
+            # On a CPU there is one piece of code for each level, made when it is drawn.
+            dynamo.recompile_limit = max(dynamo.recompile_limit, state.model.num_levels + 1)
+            self.likelihood = torch.compile(batch_log_likelihood, dynamic=False)
+        on_gpu = self.device.type == "cuda"
+        self.graphed = graphed(self.update, state.generator) if on_gpu else None
 
     def __call__(self) -> Update:
         """Update the model; on a CPU, a loss that is not finite is refused before it moves."""
@@ -187,15 +183,9 @@ class TrainingStep:
             warmup_steps=config.warmup_steps,
             schedule=config.schedule,
         )
-        jitter = jitter_at(
-            step,
-            jitter=config.jitter,
-            num_steps=config.jitter_steps,
-            schedule=config.jitter_schedule,
-        )
         self.state.optimizer.set_factor(factor)
-        self.jitter.fill_(jitter)
-        return self.run()
+        self.jitter.fill_(config.jitter_at(step))
+        return self.update() if self.graphed is None else next(self.graphed)
 
     def update(self) -> Update:
         """The step itself, which a GPU captures."""
@@ -218,46 +208,32 @@ class TrainingStep:
         return Update(level, log_likelihood.detach(), norm)
 
 
-class GraphedStep:
-    """Call a function eagerly a few times, then record it as one CUDA graph and replay that.
+def graphed(function: Callable[[], Update], generator: torch.Generator) -> Iterator[Update]:
+    """Call a function a few times, then record it as one CUDA graph and replay that.
 
     A replay costs one launch where the step has thousands. The function must be of static shapes,
     read nothing on the host, take its randomness from ``generator``, and change only tensors that
-    stay where they are; it returns tensors, which every replay overwrites.
+    stay where they are. Every replay overwrites the same results.
     """
-
-    def __init__(self, function: Callable[[], Any], generator: torch.Generator) -> None:
-        self.function = function
-        self.generator = generator
-        self.warmup = 5  # eager calls, in which the libraries settle their workspaces
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Any = None
-
-    def __call__(self) -> Any:
-        """Run one step."""
-        if self.warmup > 0:
-            self.warmup -= 1
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                result = self.function()
-            torch.cuda.current_stream().wait_stream(stream)
-            return result
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            self.graph.register_generator_state(self.generator)
-            with torch.cuda.graph(self.graph):
-                self.result = self.function()
-        self.graph.replay()
-        return self.result
+    stream = torch.cuda.Stream()
+    for _ in range(5):  # in which the libraries settle their workspaces
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = function()
+        torch.cuda.current_stream().wait_stream(stream)
+        yield result
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        result = function()
+    while True:
+        graph.replay()
+        yield result
 
 
 @contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and a termination signal into a flag, so that the step at hand is finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
+def stop_signals() -> Iterator[list[int]]:
+    """Note Ctrl-C and a termination signal in a list, so that the step at hand is finished."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -265,9 +241,12 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         seen.append(number)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Other threads can set no handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    previous = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield lambda: bool(seen)
+        yield seen
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

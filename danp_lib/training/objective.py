@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -59,27 +59,21 @@ def draw_batch(
     levels: int | Tensor | None = None,
     generator: torch.Generator,
 ) -> MaskedTask:
-    """Draw a masked batch for a model; for one without levels, a plain one.
+    """Draw a batch, masked at levels drawn too or given: one, or each task's, ``(batch,)``.
 
-    A level drawn for the whole batch on a CPU becomes an int, by which the model computes what that
-    level needs alone. A GPU is not waited for: there the levels stay a tensor. ``levels`` is one
-    level, or each task's, ``(batch,)``; they are drawn where it is left out.
+    One level drawn for a batch on a CPU becomes an int, by which the model computes what that level
+    needs alone. A GPU is not waited for: there it stays a tensor.
     """
+    options: dict[str, Any] = {
+        "context_size": config.context_size,
+        "num_targets": config.num_targets,
+        "generator": generator,
+    }
     if model.num_levels == 0:
-        task = task_generator.sample_task(
-            config.batch_size,
-            context_size=config.context_size,
-            num_targets=config.num_targets,
-            generator=generator,
-        )
+        task = task_generator.sample_task(config.batch_size, **options)
         return MaskedTask(task.context, (), task.target, 0)
     augmented = sample_augmented_task(
-        task_generator,
-        model.config.schedule,
-        config.batch_size,
-        context_size=config.context_size,
-        num_targets=config.num_targets,
-        generator=generator,
+        task_generator, model.config.schedule, config.batch_size, **options
     )
     if levels is None:
         levels = draw_levels(model.num_levels, config, generator=generator)
@@ -91,21 +85,18 @@ def draw_batch(
 def batch_log_likelihood(
     model: NeuralProcess, batch: MaskedTask, *, jitter: Tensor | float = 0.0
 ) -> Tensor:
-    r"""Nats per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`, ``(batch,)``.
-
-    The jitter is added to the diagonal of the predictive covariance.
-    """
+    r"""Nats per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`, ``(batch,)``."""
     predictive = model.level_predictive(batch)
     jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
     return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
 
 
 def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> Tensor:
-    r"""The loss: minus the mean over the tasks of their log-likelihoods, or a robust form of it.
+    r"""Minus the mean log-likelihood of the tasks, or a robust form of it.
 
-    With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of its
-    :math:`\ell`, so that its gradient is bounded. A value of 1 predicted as :math:`0 \pm 10^{-3}`
-    costs 500,000 nats: with the plain mean, one such task sets the direction of the step.
+    With a threshold k, a task below it counts as :math:`k - \log(1 + k - \ell)` in place of
+    :math:`\ell`. A value of 1 predicted as :math:`0 \pm 10^{-3}` costs 500,000 nats: in a plain
+    mean, that one task sets the direction of the step.
     """
     if robust_threshold is not None:
         short = (robust_threshold - log_likelihood).clamp(min=0.0)

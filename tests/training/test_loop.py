@@ -32,7 +32,6 @@ from danp_lib.training.objective import (
     draw_validation_batches,
     validation_log_likelihoods,
 )
-from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import Record, RunState, TrainingConfig
 
@@ -400,11 +399,11 @@ def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is_finite(
 ) -> None:
     model = tiny()
     before = weights(model)
-    optimizer = Optimizer(
-        model, kind="adam", learning_rate=1.0, muon_learning_rate=1.0, gradient_clip=None
-    )
+    run = replace(RUN, optimizer="adam", learning_rate=1.0, gradient_clip=None)
     generator = torch.Generator().manual_seed(0)
-    step = TrainingStep(RunState(model, optimizer, generator, Sawtooth(), RUN), False)
+    step = TrainingStep(
+        RunState(model, run.build_optimizer(model), generator, Sawtooth(), run), False
+    )
     step.likelihood = lambda *args, **kwargs: batch_log_likelihood(*args, **kwargs) - loss
     with pytest.raises(NonFiniteLossError, match=f"step 0: .*{loss}"):
         step()
