@@ -1,8 +1,6 @@
-"""The likelihood of a DANP against the number of samples: the curve of a task, averages of curves.
+"""The likelihood of a DANP against the number of samples (paper, Figure 5).
 
-The paper's estimator, with ancestral samples alone and up to 50,000 of them (Figure 5), beside the
-balance heuristic of ancestral and forward-noised samples, with far fewer. The samples of a task are
-drawn once; the first S of them give the estimate with S.
+The samples of a task are drawn once; the first S of them give the estimate with S.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),
     "both": (32, 128, 512, 2048),
 }
-"""S of each estimator, Figure 5's, and for ``"both"`` 16, 64, 256 and 1024 from either source."""
+"""S of each estimator: of the paper's, Figure 5's; of ``"both"``, that of both sources together."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class SampleCurve:
     row: int  #: The task's place in the benchmark set.
     context_size: int  #: Number of context points.
     estimator: Estimator  #: ``"model"``, the paper's, or ``"both"``.
-    #: Every S, ascending; for ``"both"`` the samples from either source together.
-    num_samples: tuple[int, ...]
+    num_samples: tuple[int, ...]  #: Every S, ascending.
     #: With the first S samples, log-density of the targets divided by their number, in nats.
     log_likelihood: tuple[float, ...]
     effective_sample_size: tuple[float, ...]  #: Of the first S samples.
@@ -53,10 +50,10 @@ class SampleCurve:
 class SampleAverage:
     """The score with one number of samples."""
 
-    estimator: Estimator  #: As in :class:`SampleCurve`.
-    num_samples: int  #: The number of samples S.
+    estimator: Estimator
+    num_samples: int  #: S.
     context_size: int | None  #: Of the tasks averaged over; ``None`` for all of them.
-    num_tasks: int  #: Number of tasks.
+    num_tasks: int
     average_likelihood: float  #: The paper's score, the mean over the tasks.
     average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
     mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
@@ -109,9 +106,8 @@ def score_samples(
 ) -> Samples:
     """The curves of the first ``tasks_per_size`` tasks of every context size, which have a pool.
 
-    With ``max_samples``, every S of :data:`NUM_SAMPLES` above it is left out. The samples of a task
-    do not depend on the other tasks. Curves of an earlier call, ``done``, are not computed again;
-    ``keep`` is called after every task with all curves there are.
+    Every S above ``max_samples`` is left out. Curves of an earlier call, ``done``, are not computed
+    again; ``keep`` is called after every task with all curves there are.
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
@@ -144,7 +140,7 @@ def sample_curves(
     max_samples: int | None = None,
     generator: torch.Generator,
 ) -> tuple[SampleCurve, ...]:
-    """The curves of one task, number ``row`` of the benchmark set, one for each estimator."""
+    """The curves of one task, number ``row`` of the benchmark set: one for each estimator."""
     curves = []
     wanted = counts_up_to(max_samples)
     for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):

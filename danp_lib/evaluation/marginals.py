@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.score import check_scorable, mean_and_ci95, score_each
+from danp_lib.evaluation.score import mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess, Predictive
@@ -61,6 +60,7 @@ class Marginals:
         )
 
 
+@unchecked_contexts()
 def score_marginals(
     model: NeuralProcess | Oracle,
     task: Task,
@@ -69,31 +69,24 @@ def score_marginals(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Marginals:
-    """Score the marginals of a model as :func:`~danp_lib.evaluation.score.evaluate` the joint.
+    """Score the marginals of ``model.predict``, on each task by itself.
 
-    The marginals are those of ``model.predict``: of a DANP the mixture over samples with uniform
-    auxiliary inputs, and of an AR ConvCNP its network's. A rollout has other marginals at its later
-    targets, one of the ways in which it is no consistent process.
+    Those of a DANP are of the mixture over samples with uniform auxiliary inputs, and those of an
+    AR ConvCNP its network's: a rollout has others at its later targets.
 
     The benchmarks' functions are free of noise, and no model's variance is below its floor. So
     where a model knows a value, its intervals hold more targets than their level says, which is no
     fault; a coverage below the level is one.
     """
-    score = partial(score_task, model, num_samples=num_samples)
+
+    def score(one: Task, *, generator: torch.Generator) -> MarginalRecord:
+        start = time.perf_counter()
+        options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
+        predictive = model.predict(one.context, one.xt, **(options if model.num_levels else {}))
+        return marginal_record(predictive, one, start=start)
+
     records = score_each(score, task, generator=generator, progress=progress)
     return Marginals.summarize(records, num_samples=num_samples if model.num_levels else 1)
-
-
-@unchecked_contexts()
-def score_task(
-    model: NeuralProcess | Oracle, task: Task, *, num_samples: int, generator: torch.Generator
-) -> MarginalRecord:
-    """Score the marginals of a model on one task; see :func:`score_marginals`."""
-    check_scorable(task, one=True)
-    start = time.perf_counter()
-    options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
-    predictive = model.predict(task.context, task.xt, **(options if model.num_levels else {}))
-    return marginal_record(predictive, task, start=start)
 
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:

@@ -1,9 +1,7 @@
 """Results on the benchmark tasks: how each kind is made, and its file.
 
-There are four kinds: scores of the likelihood, scores of the marginals, curves of the likelihood
-against the number of samples, and both scores of a DANP as it is used. A file holds where the
-result comes from, the model's configuration, a summary, and the records that the summary is
-computed from.
+A file holds where the result comes from, the model's configuration, a summary, and the records that
+the summary is computed from.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from danp_lib._config import from_dict, to_dict
-from danp_lib._files import data_folders, write_atomically
+from danp_lib._config import check_choice, from_dict, to_dict
+from danp_lib._files import data_folders, naming, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
@@ -33,11 +31,7 @@ from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 CEILING = "ceiling"
-"""The name of the exact predictives among the results.
-
-They have the models' variance floor. On the GP they are a yardstick and no limit, see
-:class:`~danp_lib.exact.gp.GaussianProcessOracle`.
-"""
+"""The name of the exact predictives among the results; see :mod:`danp_lib.exact`."""
 
 NAMES = (
     *(name for name in PRETRAINED if split_name(name)[1] in DATASETS),
@@ -60,7 +54,7 @@ class Kind(NamedTuple):
     measure: str  #: What is measured, as ``danp benchmark`` calls it.
     key: str  #: Name of the content in a file.
     score: Callable[..., Any]  #: From a model, tasks, a generator and options to the content.
-    options: tuple[str, ...]  #: Names of the options.
+    options: tuple[str, ...]
 
 
 KINDS: dict[type[Any], Kind] = {
@@ -107,8 +101,7 @@ def load_model(
     name: str, *, seed: int = 0, device: torch.device | str = "cpu", compiled: bool = False
 ) -> tuple[Any, Origin]:
     """One of :data:`NAMES`, and the origin of a result of it; see :func:`run_benchmark`."""
-    if name not in NAMES:
-        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}.")
+    check_choice("name", name, NAMES)
     kind, dataset = split_name(name)
     if kind == CEILING:
         model: Any = ORACLES[dataset]()
@@ -149,8 +142,8 @@ def run_benchmark(
     ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
     ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
     :func:`~danp_lib.inference.compiling.can_compile` says so. Curves of samples are kept in the
-    folder after every task. The same call resumes from there, unless they are of other weights,
-    tasks, seed or versions, and :func:`save_result` deletes what is kept.
+    folder after every task, until :func:`save_result`. The same call resumes from there, and one
+    of other weights, tasks, seed or versions is refused.
     """
     kind = KINDS[content]
     for key, value in options.items():
@@ -205,15 +198,11 @@ def save_result(folder: str | os.PathLike[str], result: Result[Content]) -> Path
 
 
 def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[Content]:
-    """Read a result whose content is of a class, strictly.
-
-    A file that is no such result, or whose summary is not that of its records, is refused with the
-    path and the key that is wrong.
-    """
+    """Read a result whose content is of a class, and refuse a summary that is not its records'."""
     path, kind = Path(path), KINDS[content]
     if not path.is_file():
         raise FileNotFoundError(f"no result at {path}.")
-    try:
+    with naming(path):
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
             raise ValueError(f"a result must be an object, got {document!r}.")
@@ -221,8 +210,6 @@ def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[
         found = from_dict(content, document.pop(kind.key, None), name=kind.key)
         origin = from_dict(Origin, document, name="result")
         _check_summary(kind.key, to_dict(found), to_dict(_summarized(found)))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     return Result(origin, configuration, found)
 
 
@@ -255,11 +242,8 @@ def _summarized(content: Any) -> Any:
         return Marginals.summarize(content.tasks, num_samples=content.num_samples)
     if isinstance(content, Samples):
         return Samples.summarize(content.curves)
-    return Used.summarize(
-        zip(content.evaluation.tasks, content.marginals.tasks, strict=True),
-        num_samples=content.marginals.num_samples,
-        defensive_weight=content.defensive_weight,
-    )
+    parts = {key: _summarized(getattr(content, key)) for key in ("evaluation", "marginals")}
+    return replace(content, **parts)
 
 
 def _check_summary(key: str, found: Any, expected: Any) -> None:

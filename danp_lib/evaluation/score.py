@@ -37,8 +37,7 @@ class TaskRecord:
 
     context_size: int  #: Number of context points.
     log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
-    #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
-    estimator: str
+    estimator: str  #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
     num_samples: int  #: S; 1 where nothing is sampled.
     effective_sample_size: float | None  #: Of those samples; ``None`` for the rollout of a DANP.
     forward_passes: int  #: Passes of one set of points through the U-Net.
@@ -50,10 +49,9 @@ class Evaluation:
     """The results of a model on a set of tasks."""
 
     average_likelihood: float  #: The paper's score.
-    #: 1.96 standard errors of it over the tasks; ``None`` for one task.
-    average_likelihood_ci95: float | None
+    average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
     mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
-    num_tasks: int  #: Number of tasks.
+    num_tasks: int
     estimator: str  #: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
     num_samples: int  #: The largest number of samples of a task.
     forward_passes: int  #: Sum over the tasks.
@@ -95,10 +93,8 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     return float(values.mean()), error
 
 
-def check_scorable(task: Task, *, one: bool = False) -> None:
-    """Refuse, with a ``ValueError``, tasks that cannot be scored, or with ``one`` more than one."""
-    if one and task.batch_size != 1:
-        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+def _check(task: Task) -> None:
+    """Refuse tasks that cannot be scored."""
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
         raise ValueError(
@@ -111,7 +107,7 @@ def score_each(
     score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
 ) -> list[T]:
     """The records of tasks, each scored with a generator of its own, spawned from one."""
-    check_scorable(task)
+    _check(task)
     streams = spawn(generator, task.batch_size)
     # Left by an error too, so that its message has a line of its own.
     with tqdm(streams, desc="tasks", disable=not progress) as bar:
@@ -127,14 +123,10 @@ def evaluate(
     generator: torch.Generator,
     progress: bool = False,
 ) -> Evaluation:
-    """Evaluate a model on a batch of tasks, one by one.
+    """Evaluate a model on a batch of tasks, each with a generator spawned from the one given.
 
     The estimator and S, the number of samples, are those of :func:`~danp_lib.log_likelihood`; S may
-    depend on the size of the context, see :func:`papers_samples`. Each task has a generator spawned
-    from the one given, see :func:`score_each`.
-
-    Raises:
-        ValueError: As there, or if there is no target, or a likelihood is not a number.
+    depend on the size of the context, see :func:`papers_samples`.
     """
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
     return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))
@@ -149,7 +141,9 @@ def evaluate_task(
     generator: torch.Generator,
 ) -> TaskRecord:
     """Evaluate a model on one task; see :func:`evaluate`."""
-    check_scorable(task, one=True)
+    _check(task)
+    if task.batch_size != 1:
+        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     context_size = int(task.context.sizes)
     start = time.perf_counter()
     result = log_likelihood(

@@ -40,13 +40,10 @@ It has one row of square waves. It stands beside those that the released code dr
 """
 
 PAPERS_ESTIMATOR = "danp (paper's estimator)"
-"""The row of the DANP with samples from the model alone, as the paper has it."""
+"""The row of the DANP with ancestral samples alone."""
 
 AS_USED = "danp (as used)"
-"""The row of the DANP with nothing but samples of its own, defended.
-
-Likelihood, CRPS and coverage are those of one mixture; see :class:`~danp_lib.evaluation.used.Used`.
-"""
+"""The row of a :class:`~danp_lib.evaluation.used.Used`: all scores are of one mixture."""
 
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
@@ -68,14 +65,9 @@ ROWS: dict[str, tuple[str, str]] = {
 ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
 """The models that have a row without a result too, and the estimator that it shows."""
 
-MARGINAL_SCORES = ("crps", "crps_ci95", "coverage_50", "coverage_90")
 MEASURES = (
-    "paper_ci95",
-    "fewest_samples",
-    "mean_log_likelihood",
-    *MARGINAL_SCORES,
-    "forward_passes",
-    "seconds",
+    *("paper_ci95", "fewest_samples", "mean_log_likelihood", "crps", "crps_ci95"),
+    *("coverage_50", "coverage_90", "forward_passes", "seconds"),
 )
 """What a row holds beside the scores and their estimator."""
 
@@ -99,29 +91,33 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
 
 
 def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(
-        ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
-    )
+    keys = ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
+    row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
     if published is not None and label != AS_USED:
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
-    path, weights = folder / result_name(name, measured), None
-    if path.is_file():
-        kind: type[Any] = Used if label == AS_USED else Evaluation
-        result = load_result(path, kind)
-        _check(path, (name, measured), (result.origin.name, result.measured))
+    contents: dict[str, type[Any]] = {measured: Used if label == AS_USED else Evaluation}
+    if label == model:
+        # They depend on the model alone, so that one of its rows is enough.
+        contents["marginals"] = Marginals
+    weights = []
+    for what, content in contents.items():
+        path = folder / result_name(name, what)
+        if not path.is_file():
+            continue
+        result = load_result(path, content)
+        found = result.origin.name
+        if (found, result.measured) != (name, what):
+            raise ValueError(
+                f"{path} must be a result of {name} ({what}), got one of {found} "
+                f"({result.measured})."
+            )
+        weights.append(result.origin.weights)
+        if weights[0] != weights[-1]:
+            raise ValueError(f"{path} must be of the weights {weights[0]}, got {weights[-1]}.")
         row |= _scores(result.content)
-        weights = result.origin.weights
-    # They depend on the model alone, so that one of its rows is enough.
-    path = folder / result_name(name, "marginals")
-    if path.is_file() and label == model:
-        marginals = load_result(path, Marginals)
-        other = marginals.origin
-        weights = other.weights if row["ours"] is None else weights
-        _check(path, (name, weights), (other.name, other.weights))
-        row |= _scores(marginals.content)
     return row
 
 
@@ -130,7 +126,8 @@ def _scores(content: Evaluation | Marginals | Used) -> dict[str, Any]:
     if isinstance(content, Used):
         return _scores(content.evaluation) | _scores(content.marginals)
     if isinstance(content, Marginals):
-        return {key: getattr(content, key) for key in MARGINAL_SCORES}
+        keys = ("crps", "crps_ci95", "coverage_50", "coverage_90")
+        return {key: getattr(content, key) for key in keys}
     return {
         "ours": content.average_likelihood,
         "ours_ci95": content.average_likelihood_ci95,
@@ -141,11 +138,3 @@ def _scores(content: Evaluation | Marginals | Used) -> dict[str, Any]:
         "forward_passes": content.forward_passes / content.num_tasks,
         "seconds": content.seconds / content.num_tasks,
     }
-
-
-def _check(path: Path, expected: tuple[str, str | None], found: tuple[str, str | None]) -> None:
-    if found != expected:
-        (name, detail), (other, what) = expected, found
-        raise ValueError(
-            f"{path} must be a result of {name} ({detail}), got one of {other} ({what})."
-        )

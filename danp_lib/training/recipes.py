@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib._config import PositiveInt, checked
+from danp_lib._config import check_choice
 from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
@@ -24,9 +24,6 @@ PAPER_NOISE: dict[str, tuple[int, float]] = {
 """F and beta of the DANP of each dataset, from Table 2."""
 
 _FINAL_VARIANCE = {"sawtooth": 0.02, "square": 0.06, "square-released": 0.06, "gp": 0.08}
-
-_FINDS_OUT_NOISE = ("sawtooth-noisy",)
-"""Where the network alone cannot tell small noises apart; on Gaussian data it can."""
 
 _EPOCH = 2**14 // 16
 _TRAINING = {
@@ -85,8 +82,7 @@ class Recipe:
 
 def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
-    if name not in MODELS:
-        raise ValueError(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
+    check_choice("model", name, MODELS)
     expected = config_class(name)
     if not isinstance(config, expected):
         raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
@@ -106,60 +102,54 @@ def recipe(
     num_levels: int | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A recipe for a model of the paper, of a dataset of :data:`~danp_lib.data.generators.PRIORS`.
+    """A recipe for a model of the paper, on a dataset of :data:`~danp_lib.data.generators.PRIORS`.
 
     ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks, and as in the released code the weights
-    of the best of them. ``"fast"`` is a U-Net with a
-    full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and joint
-    Gaussians conditioned on what is known; a run of fewer than 14,000 steps gets a larger rate of
-    Muon, as the root of their number. Noisy datasets have the F and beta of their functions.
-    With ``num_levels``, F is not Table 2's, and beta is the one that gives the same noise variance
-    at the last level.
+    of the best of them. ``"fast"`` is a U-Net with a full-resolution path, Muon, a quadratic
+    schedule, level 0 drawn half of the time, and joint Gaussians conditioned on what is known; a
+    run of fewer than 14,000 steps gets a larger rate of Muon, as the root of their number. Noisy
+    datasets have the F and beta of their functions. With another F than Table 2's, beta gives the
+    same noise variance at the last level.
     """
-    for what, value, known in (
-        ("recipe", name, RECIPES),
-        ("model", model, tuple(MODELS)),
-        ("dataset", dataset, tuple(PRIORS)),
-    ):
-        if value not in known:
-            hint = "; data of your own are for Python, see the book" if what == "dataset" else ""
-            raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}.")
+    check_choice("recipe", name, RECIPES)
+    check_choice("model", model, MODELS)
+    check_choice("dataset", dataset, PRIORS)
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
     prior = PRIORS[dataset]
     rank = 0 if model in ("convcnp", "ar-convcnp") else 64
-    fast = ConvNPConfig(
-        rank=rank,
-        conditioned=rank > 0,
-        observation_noise=prior.least_noise,
-        largest_noise=prior.largest_noise if rank > 0 and dataset in _FINDS_OUT_NOISE else 0.0,
-    )
-    base = paper_config(rank=rank) if name == "paper" else fast
+    if name == "paper":
+        base = paper_config(rank=rank)
+    else:
+        # On waves the network alone cannot tell small noises apart; on Gaussian data it can.
+        finds_out_noise = rank > 0 and dataset == "sawtooth-noisy"
+        base = ConvNPConfig(
+            rank=rank,
+            conditioned=rank > 0,
+            observation_noise=prior.least_noise,
+            largest_noise=prior.largest_noise if finds_out_noise else 0.0,
+        )
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         functions = dataset.removesuffix("-noisy")
         levels, beta = PAPER_NOISE[functions]
-        if num_levels is None or num_levels == levels:
+        if num_levels == levels:
             num_levels = None
-        else:
+        elif num_levels is not None:
             levels, variance = num_levels, _FINAL_VARIANCE[functions]
             beta = NoiseSchedule.from_final_variance(variance, num_levels=levels).beta
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
-    training = _TRAINING[name]
-    # Rolled out over 50 targets, an AR ConvCNP meets contexts of up to 30 + 50 points.
-    context_size = (0, 80) if model == "ar-convcnp" else (0, 30)
-    steps = (
-        training.num_steps if num_steps is None else checked(PositiveInt, num_steps, "num_steps")
-    )
-    num_steps = None if steps == training.num_steps else steps
-    falls = training.jitter_schedule == "geometric"
-    short = max(1.0, (training.num_steps / steps) ** 0.5) if training.optimizer == "muon" else 1.0
-    training = replace(
-        training,
-        num_steps=steps,
-        muon_learning_rate=short * training.muon_learning_rate,
-        batch=replace(training.batch, context_size=context_size),
-        jitter_steps=steps // 4 if falls else training.jitter_steps,
-        seed=seed,
-    )
+    training = replace(_TRAINING[name], seed=seed)
+    if model == "ar-convcnp":
+        # Rolled out over 50 targets, it meets contexts of up to 30 + 50 points.
+        training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
+    usual = training.num_steps
+    if num_steps == usual:
+        num_steps = None
+    elif num_steps is not None:
+        training = replace(training, num_steps=num_steps)
+    if name == "fast":
+        rate = max(1.0, (usual / training.num_steps) ** 0.5) * training.muon_learning_rate
+        jitter_steps = training.num_steps // 4
+        training = replace(training, muon_learning_rate=rate, jitter_steps=jitter_steps)
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)

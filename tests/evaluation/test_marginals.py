@@ -13,7 +13,6 @@ from danp_lib.evaluation.marginals import (
     MarginalRecord,
     Marginals,
     score_marginals,
-    score_task,
 )
 from danp_lib.exact.oracles import (
     ORACLES,
@@ -63,8 +62,6 @@ def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
     for model in (ConvGNP(config(2)), GaussianProcessOracle()):
         with pytest.raises(ValueError, match=r"target point .*\[2, 7\]"):
             score_marginals(model, padded, generator=seeded(0))
-        with pytest.raises(ValueError, match=r"target point .*\[0, 7\]"):
-            score_task(model, padded[2], num_samples=1, generator=seeded(0))
 
 
 def test_a_missing_target_is_refused(tasks: Task) -> None:
@@ -106,10 +103,6 @@ def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
     mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(seeded(1), 4)[2])
     expected = float(crps(mixture, task.yt.double()).mean())
     assert result.tasks[2].crps == pytest.approx(expected, rel=1e-6)
-    again = score_task(model, task, num_samples=6, generator=spawn(seeded(1), 4)[2])
-    assert again.crps == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(ValueError, match=r"^task .*4"):
-        score_task(model, tasks, num_samples=6, generator=seeded(1))
     assert result.num_samples == 6
 
 

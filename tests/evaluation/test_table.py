@@ -130,7 +130,11 @@ def test_models_by_the_papers_recipe_have_rows_before_the_ceiling(tmp_path: Path
 def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     record = replace(RECORD, estimator="model", num_samples=256, effective_sample_size=None)
     marginal = MarginalRecord(3, 0.25, 0.5, 0.75, 1.0)
-    used = Used.summarize([(record, marginal)] * 2, num_samples=256, defensive_weight=0.05)
+    used = Used(
+        0.05,
+        Evaluation.summarize([record] * 2),
+        Marginals.summarize([marginal] * 2, num_samples=256),
+    )
     path = save_result(tmp_path, Result(origin("danp-gp"), {}, used))
     assert path.name == "danp-gp-used.json"
     rows = table(tmp_path)["gp"]

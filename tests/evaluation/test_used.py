@@ -9,7 +9,7 @@ from danp_lib._random import spawn
 from danp_lib.data.generators import Sawtooth
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.marginals import score_marginals
-from danp_lib.evaluation.used import Used, score_used
+from danp_lib.evaluation.used import score_used
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 
@@ -52,8 +52,6 @@ def test_the_scores_are_those_of_the_defended_mixture() -> None:
     assert plain.crps != used.marginals.crps
 
 
-def test_without_levels_or_records_there_is_nothing_to_score() -> None:
+def test_without_levels_there_is_nothing_to_score() -> None:
     with pytest.raises(ValueError, match=r"^model must have noise levels"):
         score_used(small(num_levels=0), TASKS, generator=seeded())
-    with pytest.raises(ValueError, match=r"^tasks must hold"):
-        Used.summarize([], num_samples=6, defensive_weight=0.05)
