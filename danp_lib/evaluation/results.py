@@ -79,8 +79,7 @@ class Origin:
     hardware: Hardware  #: The machine.
     danp_lib: str  #: Version of this library.
     torch: str  #: Version of PyTorch.
-    #: Whether the network was compiled, which matters where seconds are compared.
-    compiled: bool = False
+    compiled: bool = False  #: Whether the network was compiled, which takes fewer seconds.
 
 
 @dataclass(frozen=True)
@@ -146,12 +145,8 @@ def run_benchmark(
     of other weights, tasks, seed or versions is refused.
     """
     kind = KINDS[content]
-    for key, value in options.items():
-        if key not in kind.options:
-            raise ValueError(
-                f"{key} = {value!r} is no option for {kind.measure}, which has "
-                f"{', '.join(kind.options)}."
-            )
+    for key in options:
+        check_choice(f"an option for {kind.measure}", key, kind.options)
     if options.get("num_samples") == AS_IN_PAPER:
         if content is not Evaluation:
             raise ValueError(

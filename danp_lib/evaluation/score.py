@@ -93,21 +93,16 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
     return float(values.mean()), error
 
 
-def _check(task: Task) -> None:
-    """Refuse tasks that cannot be scored."""
+def score_each(
+    score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
+) -> list[T]:
+    """The records of tasks, each scored with a generator of its own, spawned from one."""
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
         raise ValueError(
             "there must be at least one task and one target to score, got "
             f"{task.batch_size} and {task.target.num_points}."
         )
-
-
-def score_each(
-    score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
-) -> list[T]:
-    """The records of tasks, each scored with a generator of its own, spawned from one."""
-    _check(task)
     streams = spawn(generator, task.batch_size)
     # Left by an error too, so that its message has a line of its own.
     with tqdm(streams, desc="tasks", disable=not progress) as bar:
@@ -141,9 +136,11 @@ def evaluate_task(
     generator: torch.Generator,
 ) -> TaskRecord:
     """Evaluate a model on one task; see :func:`evaluate`."""
-    _check(task)
-    if task.batch_size != 1:
-        raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
+    if task.batch_size != 1 or task.target.num_points == 0:
+        raise ValueError(
+            "task must be a batch of one with at least one target, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )
     context_size = int(task.context.sizes)
     start = time.perf_counter()
     result = log_likelihood(

@@ -19,22 +19,15 @@ Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 
 @dataclass(frozen=True)
 class BatchConfig(Configuration):
-    """The batches of a run.
+    """The batches of a run."""
 
-    Attributes:
-        batch_size: Tasks a step.
-        context_size: Inclusive range of the number of context points.
-        num_targets: Points of every level.
-        clean_fraction: Probability of drawing level 0; the others share the rest evenly. ``None``
-            draws all levels evenly, as the paper does.
-        level_per: One level a ``"batch"``, as the paper has it, or a ``"task"``.
-    """
-
-    batch_size: PositiveInt = 16
+    batch_size: PositiveInt = 16  #: Tasks a step.
+    #: Inclusive range of the number of context points.
     context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 30)
-    num_targets: PositiveInt = 50
+    num_targets: PositiveInt = 50  #: Points of every level.
+    #: Probability of drawing level 0; the others share the rest. ``None`` draws all levels evenly.
     clean_fraction: Fraction | None = None
-    level_per: Literal["batch", "task"] = "batch"
+    level_per: Literal["batch", "task"] = "batch"  #: What has one level; in the paper a batch.
 
 
 def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Generator) -> Tensor:

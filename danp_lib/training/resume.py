@@ -55,52 +55,36 @@ _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueErro
 
 @dataclass(frozen=True)
 class TrainingConfig(Configuration):
-    """A run.
+    """A run."""
 
-    Attributes:
-        num_steps: Number of updates.
-        batch: The batches.
-        optimizer: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
-        learning_rate: Adam's peak rate.
-        muon_learning_rate: Muon's peak rate.
-        muon_weight_decay: Fraction of its weights that a step of Muon at rate 1 takes away.
-        schedule: ``"constant"``, or down to zero at the last step: ``"cosine"``, or
-            ``"quadratic"``, as the square of the time left.
-        warmup_steps: Steps over which the rates rise to their peaks.
-        gradient_clip: Largest norm of the gradient, or ``None``.
-        jitter: Added to the diagonal of the predictive covariance at first, in squared units of y.
-        jitter_steps: Number of steps with jitter.
-        jitter_schedule: ``"constant"``, or ``"geometric"`` for a fall down to the variance floor at
-            the last of them.
-        robust_threshold: Log-likelihood below which the loss of a task is robust, in nats per
-            target, or ``None``; see :func:`~danp_lib.training.objective.training_loss`.
-        log_every: Steps between records.
-        validate_every: Steps between validations, at which the run is saved too.
-        num_validation_batches: Batches a level to validate on.
-        keep_best: Whether the model ends with the weights of the best validation, not the last:
-            the latest one that raised, at all levels at once, the lower end of the 95 % interval
-            of the mean log-likelihood.
-        seed: Of the initial weights, the training tasks and the validation tasks.
-    """
-
-    num_steps: PositiveInt
+    num_steps: PositiveInt  #: Number of updates.
     batch: BatchConfig = field(default_factory=BatchConfig)
+    #: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
     optimizer: OptimizerKind = "muon"
-    learning_rate: PositiveFloat = 1e-3
-    muon_learning_rate: PositiveFloat = 1e-2
+    learning_rate: PositiveFloat = 1e-3  #: Adam's peak rate.
+    muon_learning_rate: PositiveFloat = 1e-2  #: Muon's peak rate.
+    #: Fraction of its weights that a step of Muon at rate 1 takes away.
     muon_weight_decay: NonNegativeFloat = 0.0
+    #: Constant, or down to zero at the last step, as half a cosine or the square of the time left.
     schedule: Schedule = "cosine"
-    warmup_steps: NonNegativeInt = 200
-    gradient_clip: PositiveFloat | None = 1.0
+    warmup_steps: NonNegativeInt = 200  #: Steps over which the rates rise to their peaks.
+    gradient_clip: PositiveFloat | None = 1.0  #: Largest norm of the gradient.
+    #: Added to the diagonal of the predictive covariance at first, in squared units of y.
     jitter: NonNegativeFloat = 0.0
-    jitter_steps: NonNegativeInt = 0
+    jitter_steps: NonNegativeInt = 0  #: Number of steps with jitter.
+    #: A geometric one falls to the variance floor at the last of them.
     jitter_schedule: Literal["constant", "geometric"] = "constant"
+    #: Below it the loss of a task is robust, in nats per target; see
+    #: :func:`~danp_lib.training.objective.training_loss`.
     robust_threshold: float | None = None
-    log_every: PositiveInt = 100
-    validate_every: PositiveInt = 1000
-    num_validation_batches: PositiveInt = 16
+    log_every: PositiveInt = 100  #: Steps between records.
+    validate_every: PositiveInt = 1000  #: Steps between validations; the run is saved there too.
+    num_validation_batches: PositiveInt = 16  #: Batches a level to validate on.
+    #: Whether the model ends with the weights of the best validation, not the last: the latest one
+    #: that raised, at all levels at once, the lower end of the 95 % interval of the mean
+    #: log-likelihood.
     keep_best: bool = False
-    seed: Seed = 0
+    seed: Seed = 0  #: Of the initial weights, the training tasks and the validation tasks.
 
     def __post_init__(self) -> None:
         super().__post_init__()
