@@ -31,7 +31,7 @@ from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 CEILING = "ceiling"
-"""The name of the exact predictives among the results; see :mod:`danp_lib.exact`."""
+"""The name of the exact predictives among the results; see :mod:`danp_lib.exact.oracles`."""
 
 NAMES = (
     *(name for name in PRETRAINED if split_name(name)[1] in DATASETS),

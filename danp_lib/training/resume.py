@@ -44,11 +44,6 @@ FIRST_SNAPSHOT = 1024
 STATE = "state.safetensors"
 LOG = "log.jsonl"
 
-# What the weights of a step do not depend on.
-_OBSERVING = tuple(
-    f"training.{key}"
-    for key in ("log_every", "validate_every", "num_validation_batches", "keep_best")
-)
 # What reading a run raises where its files are damaged, as long as they can be read at all.
 _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -246,14 +241,16 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     """What makes a stored run, which is at a step, another one."""
     stored, asked = dict(_leaves(there)), dict(_leaves(here))
     length, schedule = "training.num_steps", asked["training.schedule"]
-    same, reason = {*_OBSERVING}, f"; a {schedule} schedule depends on it"
+    # What the weights of a step do not depend on.
+    free = ["log_every", "validate_every", "num_validation_batches", "keep_best"]
+    reason = f"; a {schedule} schedule depends on it"
     if schedule == "constant":
         reason = f"; the run has made {step}"
-        same |= {length} if asked[length] >= step else set()
+        free += ["num_steps"] if asked[length] >= step else []
     return [
         f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here{reason * (key == length)}"
         for key in {**asked, **stored}
-        if key not in same and stored.get(key) != asked.get(key)
+        if key.removeprefix("training.") not in free and stored.get(key) != asked.get(key)
     ]
 
 
