@@ -6,7 +6,7 @@ The samples of a task are drawn once; the first S of them give the estimate with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,7 +111,7 @@ def score_samples(
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
-    counts = set(counts_up_to(max_samples).items())
+    counts = counts_up_to(max_samples)
     sizes = task.context.sizes.tolist()
     rows_of = {n: [row for row, size in enumerate(sizes) if size == n] for n in sorted({*sizes})}
     most = min(map(len, rows_of.values()))
@@ -121,11 +121,9 @@ def score_samples(
     streams = spawn(generator, task.batch_size)
     curves = list(done)
     for row in tqdm(rows, desc="tasks", disable=not progress):
-        if {(c.estimator, c.num_samples) for c in curves if c.row == row} == counts:
+        if {c.estimator: c.num_samples for c in curves if c.row == row} == counts:
             continue
-        new = sample_curves(
-            model, task[row], row=row, max_samples=max_samples, generator=streams[row]
-        )
+        new = sample_curves(model, task[row], counts, row=row, generator=streams[row])
         curves = [curve for curve in curves if curve.row != row] + list(new)
         if keep is not None:
             keep(Samples.summarize(curves))
@@ -135,15 +133,14 @@ def score_samples(
 def sample_curves(
     model: DANP,
     task: Task,
+    num_samples: Mapping[Estimator, tuple[int, ...]],
     *,
-    row: int = 0,
-    max_samples: int | None = None,
+    row: int,
     generator: torch.Generator,
 ) -> tuple[SampleCurve, ...]:
     """The curves of one task, number ``row`` of the benchmark set: one for each estimator."""
     curves = []
-    wanted = counts_up_to(max_samples)
-    for stream, (estimator, counts) in zip(spawn(generator, 2), wanted.items(), strict=True):
+    for stream, (estimator, counts) in zip(spawn(generator, 2), num_samples.items(), strict=True):
         start = time.perf_counter()
         terms = log_weights(
             model, task, estimator=estimator, num_samples=counts[-1], generator=stream

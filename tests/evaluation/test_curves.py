@@ -62,7 +62,7 @@ def timeless(curves: tuple[SampleCurve, ...]) -> list[SampleCurve]:
 
 def test_a_curve_holds_the_estimate_of_every_number_of_samples(model: DANP, tasks: Task) -> None:
     task = tasks[4]
-    curves = sample_curves(model, task, row=7, generator=seeded(3))
+    curves = sample_curves(model, task, FEW, row=7, generator=seeded(3))
     streams = (spawn(seeded(3), 2) for _ in range(10))
     for curve, (stream, (estimator, counts)) in zip(curves, enumerate(FEW.items()), strict=True):
         assert (curve.row, curve.context_size, curve.estimator) == (7, 2, estimator)
@@ -86,14 +86,15 @@ def test_larger_numbers_of_samples_can_be_left_out(model: DANP, tasks: Task) -> 
     assert counts_up_to(5) == {"model": (3, 5), "both": (4,)}
     assert counts_up_to(None) == FEW
     whole, part = (
-        sample_curves(model, tasks[0], max_samples=most, generator=seeded(1)) for most in (None, 5)
+        sample_curves(model, tasks[0], counts_up_to(most), row=0, generator=seeded(1))
+        for most in (None, 5)
     )
     assert [len(curve.num_samples) for curve in part] == [2, 1]
     for long, short in zip(whole, part, strict=True):
         n = len(short.num_samples)
         assert short.log_likelihood == pytest.approx(long.log_likelihood[:n])
     with pytest.raises(ValueError, match=r"^max_samples .*4.*3"):
-        sample_curves(model, tasks[0], max_samples=3, generator=seeded(1))
+        score_samples(model, tasks, max_samples=3, generator=seeded(1))
 
 
 def test_the_averages_are_over_the_tasks_and_each_context_size() -> None:
