@@ -145,8 +145,12 @@ def run_benchmark(
     of other weights, tasks, seed or versions is refused.
     """
     kind = KINDS[content]
-    for key in options:
-        check_choice(f"an option for {kind.measure}", key, kind.options)
+    for key, value in options.items():
+        if key not in kind.options:
+            raise ValueError(
+                f"{key} = {value!r} is no option for {kind.measure}, which has "
+                f"{', '.join(kind.options)}."
+            )
     if options.get("num_samples") == AS_IN_PAPER:
         if content is not Evaluation:
             raise ValueError(
