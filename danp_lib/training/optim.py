@@ -9,12 +9,18 @@ from typing import Literal, cast
 import torch
 from torch import Size, Tensor, nn
 
+from danp_lib._config import checked
+
 OptimizerKind = Literal["adam", "muon"]
 Schedule = Literal["constant", "cosine", "quadratic"]
 
 
 def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
-    """What the learning rate is multiplied by at a step, counted from 0; it rises in the warmup."""
+    """What the learning rate is multiplied by at a step, counted from 0.
+
+    After the warmup it is 1, or falls to 0 as half a cosine, or as the square of the time left.
+    """
+    checked(Schedule, schedule, "schedule")
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
     if schedule == "constant":
         return warmup

@@ -59,6 +59,12 @@ def test_the_constant_jitter_stops() -> None:
     assert replace(run, jitter_steps=0).jitter_at(0) == 0.0
 
 
+def test_an_unknown_schedule_is_refused() -> None:
+    wrong: Any = "linear"
+    with pytest.raises(ValueError, match=r"schedule must be .*cosine"):
+        schedule_factor(0, num_steps=1, warmup_steps=0, schedule=wrong)
+
+
 @pytest.mark.parametrize("in_float64", [True, False])
 def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel(
     in_float64: bool, monkeypatch: pytest.MonkeyPatch
