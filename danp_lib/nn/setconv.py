@@ -1,7 +1,7 @@
 """Set convolutions between sets of points and a grid (Gordon et al., 2020).
 
-The grid belongs to a declared domain and never moves with the data. That is what makes predictions
-at some targets the exact marginals of predictions at more.
+The grid belongs to a declared domain and never moves with the data: so predictions at some targets
+are the exact marginals of predictions at more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from danp_lib.data.points import PointSet
 DENSITY_EPSILON = 1e-4
 """Added to a density before dividing by it, so that an empty region encodes as zero."""
 
-
 RADIUS = 8.0
 """Length scales beyond which a weight, less than 2e-14, adds nothing to a sum in float32."""
 
@@ -29,12 +28,8 @@ RADIUS = 8.0
 def _squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
     """``(batch, n1, n2)``, between ``(batch or 1, n1, dim_x)`` and ``(batch or 1, n2, dim_x)``."""
     along_axes = zip(x1.unbind(dim=-1), x2.unbind(dim=-1), strict=True)
-    # In place where it can be: an operation as simple as these takes longer in new memory.
-    return reduce(add, (_squared(a.unsqueeze(-1) - b.unsqueeze(-2)) for a, b in along_axes))
-
-
-def _squared(difference: Tensor) -> Tensor:
-    return difference.square() if difference.requires_grad else difference.square_()
+    # In place: an operation as simple as these takes longer in new memory.
+    return reduce(add, ((a.unsqueeze(-1) - b.unsqueeze(-2)).square_() for a, b in along_axes))
 
 
 def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> Tensor | None:
@@ -59,12 +54,7 @@ def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> Tensor | None:
 def _weighted_sum(
     squared: Tensor, log_scale: Tensor, contract: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Apply a linear function to the Gaussian weights of squared distances.
-
-    Args:
-        squared: Of any shape.
-        log_scale: Logarithm of the length scale, a scalar.
-        contract: Linear function of the weights, which have the shape of the distances.
+    """A linear function of the Gaussian weights of squared distances, at one length scale.
 
     A second derivative that goes back to the length scale is a ``RuntimeError``.
     """
@@ -169,22 +159,15 @@ class SetConvEncoder(nn.Module):
         At grid point u the density is :math:`\rho(u) = \sum_n e^{-(u - x_n)^2 / 2\ell^2}`, and the
         data channel :math:`\sum_n y_n e^{-(u - x_n)^2 / 2\ell^2} / (\rho(u) + 10^{-4})`.
 
-        Args:
-            points: The sets.
-            grid: ``(grid, dim_x)`` in the dtype of the points.
-            index: Which channel, and so which length scale.
-
-        Returns:
-            ``(batch, 2, grid)``.
+        The ``grid`` is ``(grid, dim_x)``, the result ``(batch, 2, grid)``.
         """
         # In training some levels are masked out in every task. A look is free on a CPU only.
         may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
         if points.num_points == 0 or (may_look and not points.mask.any()):
             return self.log_scale[index] * grid.new_zeros(points.batch_size, 2, len(grid))
         # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
-        blanked = points.blanked()
-        x, y = blanked.x, blanked.y
-        values = torch.cat([points.mask.unsqueeze(-1).to(y.dtype), y], dim=-1).mT
+        x, y, mask = points.blanked().parts
+        values = torch.cat([mask.unsqueeze(-1).to(y.dtype), y], dim=-1).mT
         squared = _squared_distances(x, grid[None])
         sums = _weighted_sum(squared, self.log_scale[index], lambda weights: values @ weights)
         density, data = sums.split(1, dim=1)
@@ -208,18 +191,14 @@ class SetConvDecoder(nn.Module):
     ) -> Tensor:
         r"""Evaluate :math:`\sum_u (A h(u) + b) e^{-(x - u)^2 / 2\ell^2}` at each target input x.
 
-        The linear map of the features is applied last, at the targets: they are fewer than the
-        points of the grid. A linear layer that follows is applied in the same product.
+        The linear map is applied last, at the targets, which are fewer than the points of the grid.
 
         Args:
             features: h, ``(batch or 1, channels, grid)``.
             grid: ``(grid, dim_x)``.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             pointwise: The 1x1 convolution that holds A and b.
-            then: The layer that follows, if any.
-
-        Returns:
-            ``(batch, targets, channels)``.
+            then: A layer to apply to the result ``(batch, targets, channels)`` in the same product.
         """
         assert pointwise.bias is not None
         matrix, at_each = pointwise.weight.flatten(1), pointwise.bias
