@@ -1,15 +1,15 @@
 r"""What some outputs of a Gaussian say about the others, in closed form.
 
-A ConvGNP's Gaussian holds for any inputs, those of the context among them, where the outputs are
-known; that of a DANP's clean level holds for the noised outputs of the other levels as well.
-Written with the variables that all its outputs share,
+A ConvGNP's Gaussian holds at the inputs of the context too, where the outputs are known; that of a
+DANP's clean level holds for the noised outputs of the other levels as well. Written with the
+variables that all its outputs share,
 
 .. math::
     y_i = m_i + w_i^\top z + \sqrt{v_i}\, \varepsilon_i, \qquad
     z \sim \mathcal{N}(0, I), \quad \varepsilon_i \sim \mathcal{N}(0, 1),
 
-it is a Bayesian linear regression on learned features w, and the known outputs give the posterior
-of z, as in ALPaCA (Harrison et al., 2018). But here the network has read the known outputs too.
+it is a Bayesian linear regression on learned features w, as in ALPaCA (Harrison et al., 2018), but
+that the network has read the known outputs too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ from danp_lib.distributions.gaussian import LowRankNormal
 KNOWN_VARIANCE = 1e-8
 """In place of the variance floor where an output is known, in squared units of y.
 
-The floor is for predictions, which may not be surer. What is known needs a variance only for the
-algebra, and gets one that costs less than 1 % of the best possible score on Gaussian processes
-(:class:`~danp_lib.exact.gp.GaussianProcessOracle`).
+What is known needs a variance only for the algebra, and gets one that costs less than 1 % of the
+best possible score on Gaussian processes (:class:`~danp_lib.exact.gp.GaussianProcessOracle`).
 """
-
 
 MAX_CHI_SQUARE = 4.0
 """The largest mean squared Mahalanobis distance at which known values are taken as they are.
@@ -59,23 +57,22 @@ def condition(
     :math:`W_t L^{-\top} g`, and their diagonal variance stays. Where the matrix has no factor L in
     float64, mean and factor are NaN.
 
-    Known values can be all but impossible under their own Gaussian. Their squared distance
-    :math:`\chi^2 = (y - m)^\top (W W^\top + V)^{-1} (y - m)` is then far above their number n. As
-    with measurements that disagree by more than their errors (Birge, 1932), V is multiplied by
+    Where known values are all but impossible under their own Gaussian, their squared distance
+    :math:`\chi^2 = (y - m)^\top (W W^\top + V)^{-1} (y - m)` is far above their number n. As with
+    measurements that disagree by more than their errors (Birge, 1932), V is multiplied by
     :math:`\chi^2 / n` over its bound, where that is above 1; three times, since :math:`\chi^2`
     falls more slowly than V rises.
 
     Args:
         target: The outputs asked for, ``(batch or 1,)``.
-        known: Sets of other outputs with the same z, ``(batch or 1,)``, and the values that they
-            took; where the mask is false, they are not known.
-        max_chi_square: The bound on :math:`\chi^2 / n`; infinite for plain conditioning.
+        known: Sets of other outputs with the same z, ``(batch or 1,)``, and their values; where the
+            mask is false, they are not known.
+        max_chi_square: The bound on :math:`\chi^2 / n`.
     """
     if not known:
         return target
     rank = target.cov_factor.shape[-1]
-    zero = torch.zeros((), dtype=torch.float64, device=target.loc.device)
-    precision, weighted_residual, squared, count = zero, zero, zero, zero
+    precision = weighted_residual = squared = count = target.loc.new_zeros(())
     for observed, values in known:
         if observed.cov_factor.shape[-1] != rank or observed.event_shape[0] != values.num_points:
             raise ValueError(
@@ -105,7 +102,7 @@ def condition(
             scale = scale * growth
             inverse = 1.0 / scale[..., None, None]
             lower, whitened = _posterior(precision * inverse, weighted_residual * inverse)
-    factor = _solve(lower, target.cov_factor.mT).mT
+    factor = torch.linalg.solve_triangular(lower, target.cov_factor.mT, upper=False).mT
     shift = factor @ whitened
     return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
 
@@ -116,8 +113,4 @@ def _posterior(precision: Tensor, weighted_residual: Tensor) -> tuple[Tensor, Te
     lower, info = torch.linalg.cholesky_ex(eye + precision)
     # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
     lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
-    return lower, _solve(lower, weighted_residual)
-
-
-def _solve(lower: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(lower, right, upper=False)
+    return lower, torch.linalg.solve_triangular(lower, weighted_residual, upper=False)

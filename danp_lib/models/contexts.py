@@ -1,10 +1,10 @@
 """How likely a context is under a model, and a warning where contexts in training were likelier.
 
-A model is reliable for contexts such as it was trained on. One that learned functions free of noise
-takes noisy points for exact ones, and is sure of functions that no one observed. Its own density of
-the context tells: the Gaussian that the network gives the clean level at the inputs of the context,
-once it has read the context and before it is conditioned on it in closed form. In training the
-network is able to give back what it has read; of noisy or contradictory points it is not.
+A model that learned functions free of noise takes noisy points for exact ones, and is sure of
+functions that no one observed. Its own density of the context tells: the Gaussian that the network
+gives the clean level at the inputs of the context, once it has read the context and before it is
+conditioned on it in closed form. The network can give back what it has read where that is like its
+training; noisy or contradictory points it cannot.
 """
 
 from __future__ import annotations
@@ -29,16 +29,11 @@ _SEED = 90_001
 _SLACK = 0.25  # of the range of the outputs, that a further context may go beyond it
 
 
-class Density(Protocol):
-    """What the measure asks of a model, a :class:`~danp_lib.models.convnp.NeuralProcess`."""
+class _Density(Protocol):
+    """What is asked here of a :class:`~danp_lib.models.convnp.NeuralProcess`."""
 
-    def context_log_density(self, context: PointSet) -> Tensor:
-        """Log-density of the context's own outputs in nats a point, ``(batch,)``."""
-        ...
-
-    def parameters(self) -> Iterator[Tensor]:
-        """The weights."""
-        ...
+    def context_log_density(self, context: PointSet) -> Tensor: ...
+    def parameters(self) -> Iterator[Tensor]: ...
 
 
 class ContextWarning(UserWarning):
@@ -51,8 +46,8 @@ class SizeRange(Configuration):
 
     Attributes:
         largest: The largest size of the range; the smallest is above that of the range before.
-        least: The smallest log-density among the contexts.
-        median: Their median.
+        least: The smallest log-density.
+        median: The median one.
     """
 
     largest: PositiveInt
@@ -74,30 +69,20 @@ class TrainingContexts(Configuration):
     sizes: tuple[SizeRange, ...]
     noise: NonNegativeFloat | NoiseRange
 
-    @property
-    def most(self) -> int:
-        """The largest size."""
-        return self.sizes[-1].largest
-
     @classmethod
     def measure(
         cls,
-        model: Density,
+        model: _Density,
         task_generator: TaskGenerator,
         context_size: tuple[int, int],
         *,
         per_range: int = CONTEXTS_PER_RANGE,
     ) -> TrainingContexts:
-        """Draw contexts anew and measure them: sizes 1, 2, 3 to 4, 5 to 8 and so on.
+        """Draw contexts such as a model was trained on, of sizes 1, 2, 3 to 4, 5 to 8 and so on.
 
-        A further context of training lies below the least of ``per_range`` others with probability
-        1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
-
-        Args:
-            model: A trained model.
-            task_generator: What the model was trained on.
-            context_size: The smallest and the largest number of points in training.
-            per_range: Number of contexts of each range of sizes.
+        The smallest and the largest are ``context_size``. A further one lies below the least of the
+        ``per_range`` others of its range with probability 1 / (per_range + 1): by default 0.3 % of
+        them get a warning for nothing.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:
@@ -119,17 +104,17 @@ class TrainingContexts(Configuration):
             low = largest + 1
         return cls((lowest, highest), tuple(sizes), task_generator.noise)
 
-    def complaint(self, model: Density, context: PointSet) -> str | None:
+    def complaint(self, model: _Density, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""
-        largest = int(context.sizes.max()) if context.num_points else 0
-        if largest > self.most:
+        if not context.mask.any():
+            return None
+        largest, most = int(context.sizes.max()), self.sizes[-1].largest
+        if largest > most:
             return (
-                f"a context of {largest} points is larger than the {self.most} that the model was "
+                f"a context of {largest} points is larger than the {most} that the model was "
                 "trained with: its uncertainty is not reliable there. Leave points out, or train "
                 "with larger contexts."
             )
-        if largest == 0:
-            return None
         low, high = self.outputs
         slack = _SLACK * (high - low)
         y = context.y[context.mask]
@@ -165,19 +150,15 @@ def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tenso
     return masked.log_prob_unchecked(context.blanked().y) / context.sizes.clamp(min=1)
 
 
-_CHECKING = ContextVar("_CHECKING", default=True)
-
-
-def checking_contexts() -> bool:
-    """Whether predictions check their contexts; see :func:`unchecked_contexts`."""
-    return _CHECKING.get()
+checking_contexts = ContextVar("checking_contexts", default=True)
+"""Whether predictions check their contexts."""
 
 
 @contextmanager
 def unchecked_contexts() -> Iterator[None]:
     """Predict without looking at the contexts, also as a decorator: for scores on known tasks."""
-    token = _CHECKING.set(False)
+    token = checking_contexts.set(False)
     try:
         yield
     finally:
-        _CHECKING.reset(token)
+        checking_contexts.reset(token)

@@ -39,9 +39,6 @@ from danp_lib.models.noise import NoiseBelief
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder, linear_at_points
 from danp_lib.nn.unet import UNETS
 
-STEPS_PER_SPACING = 16
-"""Least number of float32 values between two grid points, at the end of the domain."""
-
 
 @dataclass(frozen=True)
 class ConvNPConfig(Configuration):
@@ -53,10 +50,6 @@ class ConvNPConfig(Configuration):
 
     The SetConv to the targets blurs the features over its length scale, which is too wide for the
     jump of a wave; hidden layers can make the jump after it, from a smooth feature such as a phase.
-
-    With ``conditioned``, the joint Gaussian of a ConvGNP is evaluated at the context's inputs too
-    and conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`). The
-    clean level of a DANP is conditioned on the noisy sets as well; its noisy levels are not.
 
     Attributes:
         domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
@@ -73,15 +66,16 @@ class ConvNPConfig(Configuration):
         factor_divisor: The divisor c.
         head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
         head_channels: Units of each.
-        conditioned: Whether the clean level's Gaussian is conditioned on all known points.
+        conditioned: Whether the joint Gaussian is evaluated at the context's inputs too and
+            conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`). The
+            clean level of a DANP is conditioned on the noisy sets as well; noisy levels are not.
         observation_noise: Least standard deviation of the noise of the data. Its square is the
-            least independent variance of an output, predicted or known; the rest is learned. 0 for
-            data free of noise, whose known values are taken as exact.
+            least independent variance of an output, predicted or known; the rest is learned. With
+            0, known values are taken as exact.
         largest_noise: Largest standard deviation of the noise, where it varies from task to task:
             then what the context says of the noise (:mod:`~danp_lib.models.noise`) is added to an
             output 0 free of it, and a DANP weights its samples by the context
-            (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`). 0 leaves the noise to the
-            head.
+            (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`). With 0, the head learns it.
     """
 
     domain: Box = (-2.0, 2.0)
@@ -114,7 +108,8 @@ class ConvNPConfig(Configuration):
             )
         box = self.grid.domain
         farthest = max(map(abs, (*box.lower, *box.upper)))
-        limit = 1.0 / (STEPS_PER_SPACING * torch.finfo(torch.float32).eps * self.points_per_unit)
+        # Between two grid points at the far end there must be 16 float32 values or more.
+        limit = 1.0 / (16 * torch.finfo(torch.float32).eps * self.points_per_unit)
         if not farthest <= limit:
             raise ValueError(
                 f"domain must lie within {limit:g} of 0 at {self.points_per_unit} points per unit, "
@@ -142,12 +137,9 @@ def paper_config(*, rank: int = 64) -> ConvNPConfig:
 
 
 class ConvNPCore(nn.Module):
-    """SetConv, U-Net, SetConv and head, for any number of context sets and of outputs.
+    """SetConv, U-Net, SetConv and head, with a channel for each set and a head for each output.
 
-    Args:
-        config: The architecture.
-        num_sets: Number of context sets, each with its own channel, and of outputs, each with its
-            own head: 1 for the baselines, F + 1 for a DANP.
+    There are ``num_sets`` of either: 1 for the baselines, F + 1 for a DANP.
     """
 
     grid: Tensor
@@ -163,12 +155,12 @@ class ConvNPCore(nn.Module):
         self.num_sets = num_sets
         scale = 1.0 / config.points_per_unit
         self.encoder = SetConvEncoder(num_sets, scale)
-        head_outputs = 2 + config.rank
+        outputs = num_sets * (2 + config.rank)
         # With no hidden layer, the U-Net of independent outputs ends in the two numbers itself.
-        fused = config.head_layers == 0 and num_sets * head_outputs <= config.channels
+        fused = config.head_layers == 0 and outputs <= config.channels
         self.unet = UNETS[config.unet](
             2 * num_sets,
-            num_sets * head_outputs if fused else config.channels,
+            outputs if fused else config.channels,
             channels=config.channels,
             num_layers=config.num_layers,
             kernel_size=config.kernel_size,
@@ -176,7 +168,7 @@ class ConvNPCore(nn.Module):
         self.decoder = SetConvDecoder(scale)
         widths = [config.channels] + [config.head_channels] * config.head_layers
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.head = None if fused else nn.Linear(widths[-1], num_sets * head_outputs)
+        self.head = None if fused else nn.Linear(widths[-1], outputs)
         if config.largest_noise > 0.0:
             self.noise_slope = nn.Linear(widths[-1], 1)
             self.noise_prior = nn.Linear(widths[-1], 2)
@@ -230,9 +222,7 @@ class ConvNPCore(nn.Module):
             known.append((self._output(part, i, KNOWN_VARIANCE), points))
         target = self._output(z, index)
         if self.config.largest_noise > 0.0:
-            belief = self._guess_noise(
-                [(part, points.mask) for part, (_, points) in zip(parts, known, strict=True)]
-            )
+            belief = self._guess_noise(parts, [points for _, points in known])
             if given and given[0][0] == 0:
                 (free, context), slope = known[0], self._slope(parts[0])
                 belief = belief.given(free, slope, context)
@@ -246,11 +236,11 @@ class ConvNPCore(nn.Module):
                 target = LowRankNormal(observed.loc, observed.cov_factor, diagonal)
         return condition(target, known, max_chi_square=MAX_CHI_SQUARE)
 
-    def _guess_noise(self, hidden: Sequence[tuple[Tensor, Tensor]]) -> NoiseBelief:
+    def _guess_noise(self, hidden: Sequence[Tensor], known: Sequence[PointSet]) -> NoiseBelief:
         """The network's guess of the noise: a mean over all points that it is given."""
         total = count = torch.zeros(1, 1, dtype=torch.float64, device=self.grid.device)
-        for part, mask in hidden:
-            real = mask.unsqueeze(-1).double()
+        for part, points in zip(hidden, known, strict=True):
+            real = points.mask.unsqueeze(-1).double()
             total = total + (self.noise_prior(part).double() * real).sum(dim=1)
             count = count + real.sum(dim=1)
         mean, raw = (total.expand(-1, 2) / count.clamp(min=1.0)).split(1, dim=1)
@@ -264,7 +254,7 @@ class ConvNPCore(nn.Module):
         own = self._output(hidden, 0)
         if self.config.largest_noise == 0.0:
             return own
-        slope, guess = self._slope(hidden), self._guess_noise([(hidden, context.mask)])
+        slope, guess = self._slope(hidden), self._guess_noise([hidden], [context])
         return guess.given(own, slope, context).observed(own, slope)
 
     def _slope(self, hidden: Tensor) -> Tensor:
@@ -312,10 +302,7 @@ class ConvNPCore(nn.Module):
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
 
     def check(self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None) -> None:
-        """Refuse wrong shapes, values that are not finite, and inputs off the domain.
-
-        The sets come with their names for the messages.
-        """
+        """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
         dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
         inputs = {f"{name}.x": points.x for name, points in sets}
         if xt is not None:
@@ -344,15 +331,15 @@ Predictive = LowRankNormal | Mixture
 class NeuralProcess(nn.Module, ABC):
     """What every model obeys; training, evaluation and the commands ask for nothing else.
 
-    A model is constructed from its configuration, a frozen dataclass, and listed in
+    A model is constructed from its configuration and listed in
     :data:`~danp_lib.models.registry.MODELS`.
 
     Attributes:
         name: The name that checkpoints and commands know the class by.
         autoregressive: Whether the joint density and joint samples of the targets come from a
             rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
-        config: The configuration.
-        core: The network, with one context channel and one output for each level.
+        config: The configuration, a frozen dataclass.
+        core: The network, with a set and an output for each level.
         training_contexts: What its contexts in training were like, where that was measured.
     """
 
@@ -389,7 +376,7 @@ class NeuralProcess(nn.Module, ABC):
 
     def check_context(self, context: PointSet) -> None:
         """Give a ``ContextWarning`` if a context of the batch is unlike those of training."""
-        if self.training_contexts is None or not checking_contexts():
+        if self.training_contexts is None or not checking_contexts.get():
             return
         complaint = self.training_contexts.complaint(self, context)
         if complaint is not None:
@@ -411,7 +398,7 @@ class NeuralProcess(nn.Module, ABC):
             context: Context sets.
             xt: Target inputs, ``(batch, targets, 1)``.
             num_samples: S, the number of samples of the auxiliary sets of each task. A model
-                without noise levels has a closed form and ignores this and what follows.
+                without noise levels ignores this and what follows.
             generator: Source of randomness.
             chunk_size: Number of samples computed at a time; it bounds the memory only.
         """

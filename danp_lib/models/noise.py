@@ -10,8 +10,8 @@ function,
     v_i(\sigma) = v_i \left(\sigma / \bar\sigma\right)^{2 s_i} .
 
 The variance free of noise, v, rises with the noise by a slope s in (0, 1): 1 where the function is
-known as well as the noise permits, 0 where noise is not what hides it. The network has m, W, v, s
-at each point, and a Gaussian in :math:`\log \sigma` as the prior: its own guess.
+known as well as the noise permits, 0 where noise is not what hides it. The network gives m, W, v, s
+at each point, and a Gaussian in :math:`\log \sigma` as the prior.
 """
 
 from __future__ import annotations
@@ -44,13 +44,9 @@ class NoiseBelief:
 
     @classmethod
     def guess(cls, least: float, largest: float, *, mean: Tensor, precision: Tensor) -> NoiseBelief:
-        r"""A Gaussian in the log, cut off at the ends of the range.
+        r"""A Gaussian in :math:`\log (\sigma / \bar\sigma)`, cut off at the ends of the range.
 
-        Args:
-            least: The smallest standard deviation.
-            largest: The largest one.
-            mean: Mean of :math:`\log (\sigma / \bar\sigma)`, ``(batch or 1, 1)``.
-            precision: Its inverse variance, ``(batch or 1, 1)``; 0 for a log-uniform prior.
+        Its ``mean`` and ``precision`` are ``(batch or 1, 1)``; a precision of 0 is log-uniform.
         """
         cells = torch.arange(_CELLS, dtype=torch.float64, device=mean.device)
         relative = (largest / least) ** ((cells + 0.5) / _CELLS - 0.5)
@@ -63,7 +59,7 @@ class NoiseBelief:
         Args:
             free: The outputs free of noise, ``(batch or 1,)``, at the middle noise.
             slope: Of their variances, ``(batch or 1, points, 1)``.
-            values: What was observed; where the mask is false, nothing was.
+            values: What was observed, where the mask is true.
         """
         real = values.mask.unsqueeze(-1)
         residual = torch.where(real, values.y.double() - free.loc, 0.0)

@@ -1,10 +1,10 @@
 """The two U-Nets that turn an encoded context into features on the grid.
 
-Inside, a one-dimensional grid is an image of height 1 with the channels last in memory, kernels
-too: the CPU's convolutions are up to twice as fast in that layout.
+The grid is an image of height 1 with the channels last in memory, kernels too: the CPU's
+convolutions are up to twice as fast in that layout.
 
-The last layer of either, the 1x1 convolution ``out``, is linear, and so is the interpolation to the
-targets that follows: ``out`` is left to the decoder, which applies it at the targets alone.
+The last layer, the 1x1 convolution ``out``, is linear, as is the interpolation to the targets that
+follows: it is left to the decoder, which applies it at the targets alone.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ def fold_average_pooling(weight: Tensor) -> Tensor:
 def paper_pooling_layers(num_layers: int, kernel_size: int) -> Iterator[bool]:
     """Whether each layer on the way down pools (true) or strides (false).
 
-    The paper's network keeps its receptive field symmetric by this rule: where the field of a
-    layer's inputs is odd, it convolves and averages pairs; where even, it skips every other output.
+    This keeps the receptive field symmetric: a layer averages pairs of outputs where the field of
+    its inputs is odd, and skips every other output where it is even.
     """
     field = 1
     for _ in range(num_layers):
         yield field % 2 == 1
         field = -(-(field + kernel_size - 1) // 2)
+
+
+def _convolution(inputs: int, outputs: int, size: int, *, stride: int = 1) -> nn.Conv2d:
+    """Along the grid, with an odd kernel."""
+    return nn.Conv2d(inputs, outputs, (1, size), (1, stride), (0, size // 2))
 
 
 class PaperUNet(nn.Module):
@@ -59,15 +64,13 @@ class PaperUNet(nn.Module):
     ) -> None:
         super().__init__()
         self.pools = tuple(paper_pooling_layers(num_layers, kernel_size))
-        pad = kernel_size // 2
         self.down = nn.ModuleList(
-            nn.Conv2d(c, channels, (1, kernel_size), stride=(1, 2), padding=(0, pad))
+            _convolution(c, channels, kernel_size, stride=2)
             for c in [in_channels] + [channels] * (num_layers - 1)
         )
+        size, padding = (1, kernel_size), (0, kernel_size // 2)
         self.up = nn.ModuleList(
-            nn.ConvTranspose2d(
-                c, channels, (1, kernel_size), (1, 2), padding=(0, pad), output_padding=(0, 1)
-            )
+            nn.ConvTranspose2d(c, channels, size, (1, 2), padding, output_padding=(0, 1))
             for c in [channels] + [2 * channels] * (num_layers - 1)
         )
         self.out = nn.Conv2d(channels, out_channels, 1)
@@ -97,8 +100,7 @@ ACTIVATION_BOUND = 4.0
 def soft_bound(h: Tensor) -> Tensor:
     r"""Shrink large activations: :math:`h / \sqrt{1 + \overline{h^2} / b^2}` with b = 4.
 
-    The mean is over the channels, ``(batch, channels, ...)``, at each point of the grid. Small
-    activations pass, and the root mean square of none exceeds b.
+    The mean is over the channels, ``(batch, channels, ...)``, at each point of the grid.
     """
     mean_square = h.square().mean(dim=1, keepdim=True)
     return h * torch.rsqrt(1.0 + mean_square / ACTIVATION_BOUND**2)
@@ -118,7 +120,7 @@ def _bounded_gelu(x: Tensor, residual: Tensor | None) -> Tensor:
 
 
 class _BoundedGELU(torch.autograd.Function):
-    """:func:`bounded_gelu` in few passes through memory, and the factor that it shrinks by."""
+    """In few passes through memory, with the factor that it shrinks by as a second output."""
 
     generate_vmap_rule = True
 
@@ -161,8 +163,7 @@ class FullResolutionUNet(nn.Module):
     upsampling. Every layer ends in :func:`soft_bound`: a DANP is given its own samples, level after
     level, and an unbounded network answers odd ones with odder ones.
 
-    The arguments are those of :class:`PaperUNet`; ``kernel_size`` is that of the stem and of the
-    way down.
+    The arguments are those of :class:`PaperUNet`; ``kernel_size`` does not hold on the way up.
     """
 
     def __init__(
@@ -175,19 +176,15 @@ class FullResolutionUNet(nn.Module):
         kernel_size: int,
     ) -> None:
         super().__init__()
-        pad = (0, kernel_size // 2)
-        self.stem = nn.Conv2d(in_channels, channels, (1, kernel_size), padding=pad)
+        self.stem = _convolution(in_channels, channels, kernel_size)
         self.down = nn.ModuleList(
-            nn.Conv2d(channels, channels, (1, kernel_size), stride=(1, 2), padding=pad)
-            for _ in range(num_layers)
+            _convolution(channels, channels, kernel_size, stride=2) for _ in range(num_layers)
         )
         self.up = nn.ModuleList(
             nn.ConvTranspose2d(channels, channels, (1, 4), stride=(1, 2), padding=(0, 1))
             for _ in range(num_layers)
         )
-        self.mix = nn.ModuleList(
-            nn.Conv2d(channels, channels, (1, 3), padding=(0, 1)) for _ in range(num_layers)
-        )
+        self.mix = nn.ModuleList(_convolution(channels, channels, 3) for _ in range(num_layers))
         self.out = nn.Conv2d(channels, out_channels, 1)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
