@@ -1,8 +1,8 @@
 """Autoregressive rollout: predict one target, add it to the context, predict the next.
 
 By the chain rule, a model with Gaussian predictives gets a richer joint distribution (Bruinsma et
-al., 2023). It depends on the order of the targets, so that it is no consistent process, and costs a
-forward pass for every target (paper, Section 1).
+al., 2023), but one that depends on the order of the targets, and costs a forward pass for every
+target (paper, Section 1).
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ def ar_log_prob(
 
     With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. The
     contexts, or those samples, are computed ``chunk_size`` at a time.
-
-    Raises:
-        ValueError: If a target is masked or not finite, or a number is below 1.
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
@@ -88,8 +85,8 @@ def ar_sample(
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
     Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
-    draws one auxiliary sample for each value, so that the value is a draw of its mixture with
-    infinitely many components. ``num_samples`` are drawn of each set, ``chunk_size`` at a time.
+    draws one auxiliary sample for each value, as if its mixture had infinitely many components.
+    ``num_samples`` are drawn of each set, ``chunk_size`` at a time.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     model.core.check([("context", context)], xt)

@@ -5,10 +5,10 @@ paper samples them from the model: ancestral samples. At small contexts hardly a
 the truth, and 50,000 are not enough. Samples that noise the true function forward always are; each
 gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the samples from either
 proposal, weighted by the balance heuristic (Veach and Guibas, 1995), work at every context size.
-All three estimators are unbiased for the likelihood, so that their logarithms are lower bounds in
-expectation. Where a model weights its samples by the context
-(:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are ratios of two such estimates,
-and forward-noised samples alone do not serve: near the truth, they miss the mean of the weights.
+All three estimates are unbiased, so that their logarithms are lower bounds in expectation. Where a
+model weights its samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are
+ratios of two estimates, and forward-noised samples alone do not serve: near the truth, they miss
+the mean of the weights.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class LogLikelihood:
     #: sampled, NaN for the rollout of a DANP, which samples every target.
     effective_sample_size: Tensor
     forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
-    #: ``"exact"`` for a density in closed form, ``"autoregressive"`` for a rollout, or one of a
-    #: DANP's.
-    estimator: str
+    estimator: str  #: ``"exact"`` (in closed form), ``"autoregressive"``, or one of a DANP's.
     num_samples: int  #: S, a task, in a rollout a target; 1 where nothing is sampled.
 
 
@@ -73,13 +71,11 @@ def log_likelihood(
             estimator needs the true function and the tasks have no pool.
         generator: Source of randomness.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
-
-    Raises:
-        ValueError: If an argument is not one of its choices, a target or a point of the pool is
-            masked or not finite, or the pool is missing or too small.
     """
     checked(Estimator | Literal["autoregressive"], estimator, "estimator")
-    _check(task, auxiliary_inputs, num_samples, chunk_size)
+    checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    task.check()
     sampled = model.num_levels > 0
     options: dict[str, Any] = {
         "num_samples": num_samples,
@@ -117,17 +113,19 @@ def log_weights(
     generator: torch.Generator,
     chunk_size: int = 256,
 ) -> Tensor:
-    """The logarithms of the terms whose mean estimates the likelihood of one task.
+    """The logarithms of the terms whose mean estimates the likelihood of one task, ``(samples,)``.
 
     With the same seed, fewer samples are the first ones of more, an even number of them for
     ``"both"``: one run gives the estimates of all smaller S, but not of a model that weights its
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
-    :func:`log_likelihood`. The terms are ``(samples,)``, one where the model has no levels.
+    :func:`log_likelihood`. A model without levels has one term.
     """
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     checked(Estimator, estimator, "estimator")
-    _check(task, auxiliary_inputs, num_samples, chunk_size)
+    checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    task.check()
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)
     weighted = model.config.base.largest_noise > 0.0
@@ -153,7 +151,7 @@ def log_weights(
         # The proposals alternate, so that the share of each does not depend on the chunk size.
         first = sum(map(len, parts))
         odd = torch.arange(first, first + count, device=task.xt.device)[:, None, None] % 2 == 1
-        forward = {"model": odd & False, "noising": odd | True, "both": odd}[estimator]
+        forward = odd if estimator == "both" else torch.full_like(odd, estimator == "noising")
         proposal = _either(forward, _noised(model, clean, noise), ancestral(own))
         samples = model.denoise(encoded, [c.x for c in clean], proposal)
         log_ratio = samples.log_weight()
@@ -227,15 +225,6 @@ def _log_noising(model: DANP, clean: Sequence[PointSet], auxiliary: Sequence[Poi
     return torch.stack(terms).sum(dim=0)
 
 
-def _check(
-    task: Task, auxiliary_inputs: AuxiliaryInputs | None, num_samples: int, chunk_size: int
-) -> None:
-    """Refuse arguments that are none of the choices, and tasks that cannot be scored."""
-    checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
-    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    task.check()
-
-
 def _resolve(
     model: DANP, task: Task, estimator: str, auxiliary_inputs: AuxiliaryInputs | None
 ) -> AuxiliaryInputs:
@@ -245,12 +234,12 @@ def _resolve(
     if auxiliary_inputs == "target" or (auxiliary_inputs is None and task.pool is None):
         return "target"
     needed = model.config.num_auxiliary * model.num_levels
-    pool = PointSet.empty(dim_x=task.xt.shape[-1]) if task.pool is None else task.pool
+    pool = PointSet.empty() if task.pool is None else task.pool
     if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "
             f"{needed} points of the true function, got {pool.num_points}; "
             "pass auxiliary_inputs='target' where the function is unknown off the targets."
         )
-    model.core.check([("pool", pool)], task.xt)
+    model.core.check([("pool", pool)])
     return "uniform"

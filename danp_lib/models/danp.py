@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danp_lib._config import Configuration, Limit, NonNegativeInt, PositiveInt, check_at_least
+from danp_lib._config import (
+    Configuration,
+    Limit,
+    NonNegativeInt,
+    PositiveInt,
+    check_at_least,
+    checked,
+)
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
 from danp_lib.data.points import PointSet
@@ -38,11 +45,10 @@ class DANPConfig(Configuration):
         base: The convolutional neural process that models every level.
         num_levels: F, the number of noise levels.
         beta: Standard deviation of one noise step.
-        num_auxiliary: Number of points of each auxiliary set when the model samples them; the
-            number it was trained on.
+        num_auxiliary: Number of points of each auxiliary set, in training and in samples.
         defensive_weight: Of the defensive component in predictions; see :meth:`DANP.defended`.
-        samples_known: Whether a conditioned level 0 is conditioned, in predictions, on the samples
-            of the noisy sets too, as in training on true ones; see :meth:`DANP.defended`.
+        samples_known: Whether a conditioned level 0 is conditioned on the samples of the noisy sets
+            too, as in training on true ones; see :meth:`DANP.defended`.
     """
 
     base: ConvNPConfig = field(default_factory=ConvNPConfig)
@@ -68,38 +74,23 @@ class DANPConfig(Configuration):
 
 @dataclass(frozen=True)
 class EncodedContext:
-    """The part of the computation that all samples of a task share.
+    """The part of the computation that all samples of a task share."""
 
-    Attributes:
-        context: The context sets, ``(tasks,)``.
-        encoding: Their channels, and empty ones for the levels, ``(tasks, 2 * (F + 1), grid)``.
-        features: The U-Net's features for the noisiest level, ``(tasks, channels, grid)``.
-    """
-
-    context: PointSet
-    encoding: Tensor
-    features: Tensor
+    context: PointSet  #: ``(tasks,)``.
+    encoding: Tensor  #: With empty channels for the levels, ``(tasks, 2 * (F + 1), grid)``.
+    features: Tensor  #: The U-Net's for the noisiest level, ``(tasks, channels, grid)``.
 
 
 @dataclass(frozen=True)
 class AuxiliarySamples:
-    """Samples of the auxiliary sets; the samples of a task are successive rows.
+    """Samples of the auxiliary sets; the samples of a task are successive rows."""
 
-    Attributes:
-        auxiliary: The levels 1 to F, ``(rows,)`` each.
-        predictives: The predictives of the levels 1 to F at these points, ``(rows,)`` each.
-        core: The network.
-        context: The context of each row, or one for all.
-        features: The U-Net's features for level 0, ``(rows, channels, grid)``.
-        known: What level 0 is conditioned on, if it is: the context, and perhaps the samples.
-    """
-
-    auxiliary: tuple[PointSet, ...]
-    predictives: tuple[LowRankNormal, ...]
+    auxiliary: tuple[PointSet, ...]  #: The levels 1 to F, ``(rows,)`` each.
+    predictives: tuple[LowRankNormal, ...]  #: Of these levels at these points, ``(rows,)`` each.
     core: ConvNPCore
-    context: PointSet
-    features: Tensor
-    known: tuple[PointSet, ...]
+    context: PointSet  #: That of each row, or one for all.
+    features: Tensor  #: The U-Net's for level 0, ``(rows, channels, grid)``.
+    known: tuple[PointSet, ...]  #: What level 0 is conditioned on, if it is.
 
     def log_prob(self) -> Tensor:
         r""":math:`\log p_\theta(D_a | D_c)` of every sample in nats, ``(rows,)``; Equation 3."""
@@ -117,10 +108,10 @@ class AuxiliarySamples:
     def log_weight(self) -> Tensor:
         """Logarithm of each sample's weight in a prediction, ``(rows,)``, up to a constant.
 
-        A sample that makes the context improbable is a mistake of the levels above. Where the noise
-        is found out (:mod:`~danp_lib.models.noise`), such a sample would take it for large, and its
-        Gaussian is wide. So there a sample counts as much as it makes the context probable. Where
-        values are known exactly, all count alike, as in Equation 2 of the paper.
+        Where the noise is found out (:mod:`~danp_lib.models.noise`), a sample that makes the
+        context improbable, by a mistake of the levels above, takes the noise for large. So there a
+        sample counts as much as it makes the context probable. Elsewhere all count alike, as in
+        Equation 2 of the paper.
         """
         if self.core.config.largest_noise > 0.0:
             return self.context_log_prob()
@@ -150,11 +141,7 @@ class DANP(NeuralProcess):
     ) -> LowRankNormal:
         r"""The predictive of one level, :math:`p_\theta(y_f | x_f, D_c, D_a^{f+1:F})`.
 
-        Args:
-            context: Context sets.
-            auxiliary: The levels 1 to F; those not noisier than ``level`` have no effect.
-            xt: Inputs to predict the level at, ``(batch, targets, 1)``.
-            level: The level f to predict.
+        The ``auxiliary`` sets are the levels 1 to F; those not noisier than f have no effect.
         """
         level = check_level(level, self.num_levels)
         if len(auxiliary) != self.num_levels:
@@ -177,11 +164,10 @@ class DANP(NeuralProcess):
     def defended(self, weight: float = 0.05) -> DANP:
         r"""This model, of the same weights, with two guards in all that it predicts.
 
-        The samples of the auxiliary sets are guesses. Taken as known, they make each component of
-        the mixture of Equation 2 so narrow that a few hundred components leave gaps. So a
-        conditioned level 0 is conditioned on the context alone; the features are still those of the
-        samples. On Gaussian processes 256 samples then score a tenth higher, on waves as before.
-        Where the noise is found out, the samples tell of it and stay known.
+        Samples of the auxiliary sets, taken as known, make each component of the mixture so narrow
+        that a few hundred leave gaps. So a conditioned level 0 is conditioned on the context alone;
+        the features are still those of the samples. On Gaussian processes 256 samples then score a
+        tenth higher. Where the noise is found out, the samples tell of it and stay known.
 
         Where all samples are wrong, the mixture can still miss the targets by thousands of nats. A
         defensive mixture (Hesterberg, 1995) predicts
@@ -189,11 +175,9 @@ class DANP(NeuralProcess):
         .. math::
             (1 - \epsilon)\, p_\theta(y_0 \mid D_c) + \epsilon\, q(y_0 \mid D_c)
 
-        in its place, with :meth:`defensive` for q. That costs :math:`-\log(1 - \epsilon)` nats a
-        task at most, and leaves no task more than :math:`-\log \epsilon` below q.
-
-        Args:
-            weight: :math:`\epsilon`, in [0, 1).
+        in its place, with :meth:`defensive` for q and a weight :math:`\epsilon` in [0, 1). That
+        costs :math:`-\log(1 - \epsilon)` nats a task at most, and leaves no task more than
+        :math:`-\log \epsilon` below q.
         """
         model = copy.copy(self)
         known = self.config.base.largest_noise > 0.0
@@ -204,9 +188,8 @@ class DANP(NeuralProcess):
     def defensive(self, encoded: EncodedContext, xt: Tensor) -> LowRankNormal:
         r"""The defensive component, a Gaussian of each task's clean outputs.
 
-        At the noisiest level :math:`y_F = s y_0 + \text{noise}`, so the level's predictive of
-        :math:`y_F` without any auxiliary set, divided by s, is one of :math:`y_0` with the noise on
-        top: never surer than that noise, and consistent, since every marginal is the level's own.
+        At the noisiest level :math:`y_F = s y_0 + \text{noise}`: its predictive, divided by s, is
+        one of :math:`y_0` with the noise on top, consistent and never surer than that noise.
         """
         noisy = self.core.decode(encoded.features, xt, self.num_levels)
         s = self.schedule.signal(self.num_levels)
@@ -220,8 +203,8 @@ class DANP(NeuralProcess):
 
         Args:
             encoded: The contexts of the tasks, from :meth:`encode`.
-            inputs: Inputs of the levels 1 to F, each ``(rows, points, 1)``; the samples of a task
-                are successive rows, as many for every task.
+            inputs: Of the levels 1 to F, ``(rows, points, 1)`` each; the samples of a task are
+                successive rows, as many for every task.
             proposal: Draws the outputs of a level; with :func:`ancestral`, from its predictive.
         """
         context, features = encoded.context, encoded.features
@@ -231,20 +214,17 @@ class DANP(NeuralProcess):
         if tasks > 1 and samples > 1:
             rows = torch.arange(tasks, device=features.device).repeat_interleave(samples)
             context, features = context[rows], features[rows]
-        sets: list[PointSet] = []
-        predictives: list[LowRankNormal] = []
+        sets: tuple[PointSet, ...] = ()
+        predictives: tuple[LowRankNormal, ...] = ()
         for level in range(self.num_levels, 0, -1):
             x = inputs[level - 1]
             predictive = self.core.decode(features, x, level)
             points = PointSet(x, proposal(level, predictive).to(x.dtype))
             encoding[:, 2 * level : 2 * level + 2] = self.core.encode_set(points, level)
             features = self.core.features(encoding)
-            sets.insert(0, points)
-            predictives.insert(0, predictive)
+            sets, predictives = (points, *sets), (predictive, *predictives)
         known = (context, *sets) if self.config.samples_known else (context,)
-        return AuxiliarySamples(
-            tuple(sets), tuple(predictives), self.core, context, features, known
-        )
+        return AuxiliarySamples(sets, predictives, self.core, context, features, known)
 
     def draw_inputs(
         self, num_samples: int, *, generator: torch.Generator, dtype: torch.dtype
@@ -272,20 +252,11 @@ class DANP(NeuralProcess):
         generator: torch.Generator,
         chunk_size: int = 256,
     ) -> tuple[PointSet, ...]:
-        """Ancestral samples of the auxiliary sets (paper, Equation 3).
+        """Ancestral samples of the auxiliary sets of one context (paper, Equation 3).
 
-        Args:
-            context: One context set.
-            num_samples: Number of samples of all levels together.
-            inputs: Inputs ``(1, points, 1)`` that all levels share; uniform and independent ones
-                where left out, as in the paper.
-            generator: Source of randomness.
-            chunk_size: Number of samples computed at a time; it bounds the memory only.
-
-        Returns:
-            The levels 1 to F, each with the samples as its batch.
+        All levels share the ``inputs``, ``(1, points, 1)``; left out, they are uniform and each
+        level's own, as in the paper. The result is the levels 1 to F, with the samples as a batch.
         """
-        check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         self.core.check([("context", context)], inputs)
@@ -311,20 +282,18 @@ class DANP(NeuralProcess):
 
         See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
         mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Uniform
-        auxiliary inputs keep predictions at different targets consistent with each other;
-        ``"target"`` puts them at the targets. A generator is needed unless F is 0.
+        auxiliary inputs keep predictions at different targets consistent with each other. A
+        generator is needed unless F is 0.
         """
         self.core.check([("context", context)], xt)
         self.check_context(context)
-        if auxiliary_inputs not in ("uniform", "target"):
-            raise ValueError(
-                f"auxiliary_inputs must be 'uniform' or 'target', got {auxiliary_inputs!r}."
-            )
+        checked(AuxiliaryInputs, auxiliary_inputs, "auxiliary_inputs")
         batch = max(context.batch_size, len(xt))
         context, xt = context.expand(batch), xt.expand(batch, -1, -1)
         inputs = xt if auxiliary_inputs == "target" else None
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
-        return self._with_defense(_mixture(samples, xt), self._encode_for_defense(context), xt)
+        encoded = self.encode(context) if self.config.defensive_weight else None
+        return self._with_defense(_mixture(samples, xt), encoded, xt)
 
     def condition_on(
         self,
@@ -343,7 +312,7 @@ class DANP(NeuralProcess):
         self.check_context(context)
         count = context.batch_size
         samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
-        encoded = self._encode_for_defense(context)
+        encoded = self.encode(context) if self.config.defensive_weight else None
 
         def predictive(xt: Tensor) -> Mixture:
             self.core.check([("context", context)], xt)
@@ -364,9 +333,6 @@ class DANP(NeuralProcess):
             values.append(joint.logsumexp(dim=1) - math.log(joint.shape[1]))
         return torch.cat(values) / context.sizes.clamp(min=1)
 
-    def _encode_for_defense(self, context: PointSet) -> EncodedContext | None:
-        return self.encode(context) if self.config.defensive_weight else None
-
     def _with_defense(
         self, mixture: Mixture, encoded: EncodedContext | None, xt: Tensor
     ) -> Mixture:
@@ -386,10 +352,9 @@ class DANP(NeuralProcess):
         generator: torch.Generator | None,
         chunk_size: int,
     ) -> Iterator[tuple[slice, AuxiliarySamples]]:
-        """Ancestral samples, chunk by chunk, with the tasks of the chunk.
+        """Ancestral samples, of some tasks or some samples of one at a time, with these tasks.
 
-        A chunk holds all samples of some tasks, or some samples of one. Every task has random
-        streams of its own, so that neither the chunks nor the batch change a sample.
+        Every task has random streams of its own, so that neither chunks nor batch change a sample.
         """
         check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if self.num_levels == 0:  # nothing is drawn
