@@ -18,7 +18,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -89,28 +88,21 @@ def condition(
         weighted_residual = weighted_residual + weighted.mT @ residual
         squared = squared + (weight * residual.square()).sum(dim=(-2, -1))
         count = count + values.mask.sum(dim=-1)
-    lower, whitened = _posterior(precision, weighted_residual)
-    if max_chi_square < math.inf:
-        scale = torch.ones_like(squared)
-        # A GPU is not waited for; where nothing grows, the rest of the rounds change nothing.
-        may_look = scale.device.type == "cpu" and not torch.compiler.is_compiling()
-        for _ in range(_INFLATIONS):
-            chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
-            growth = (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
-            if may_look and (growth == 1.0).all():
-                break
-            scale = scale * growth
-            inverse = 1.0 / scale[..., None, None]
-            lower, whitened = _posterior(precision * inverse, weighted_residual * inverse)
+    eye = torch.eye(rank, dtype=precision.dtype, device=precision.device)
+    scale = torch.ones_like(squared)
+    # A GPU is not waited for; where nothing grows, the rest of the rounds change nothing.
+    may_look = scale.device.type == "cpu" and not torch.compiler.is_compiling()
+    for _ in range(1 + _INFLATIONS):
+        inverse = 1.0 / scale[..., None, None]
+        lower, info = torch.linalg.cholesky_ex(eye + precision * inverse)
+        # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
+        lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
+        whitened = torch.linalg.solve_triangular(lower, weighted_residual * inverse, upper=False)
+        chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
+        growth = (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
+        if may_look and (growth == 1.0).all():
+            break
+        scale = scale * growth
     factor = torch.linalg.solve_triangular(lower, target.cov_factor.mT, upper=False).mT
     shift = factor @ whitened
     return LowRankNormal(target.loc + shift, factor, target.cov_diag.expand_as(shift))
-
-
-def _posterior(precision: Tensor, weighted_residual: Tensor) -> tuple[Tensor, Tensor]:
-    """L and g, from W' V^-1 W and W' V^-1 (y - m)."""
-    eye = torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
-    lower, info = torch.linalg.cholesky_ex(eye + precision)
-    # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
-    lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
-    return lower, torch.linalg.solve_triangular(lower, weighted_residual, upper=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -198,8 +197,7 @@ class ConvNPCore(nn.Module):
 
         Args:
             features: ``(batch or 1, channels, grid)``.
-            sets: The sets that were encoded, one a channel, ``(batch or 1,)`` each; the set of
-                channel i holds known values of output i.
+            sets: Known values of each output, as they were encoded, ``(batch or 1,)`` each.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
@@ -495,4 +493,4 @@ class ConvGNP(ConvNP):
 
 def count_parameters(model: nn.Module) -> int:
     """Number of scalars that training changes."""
-    return sum(math.prod(p.shape) for p in model.parameters() if p.requires_grad)
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -293,7 +293,7 @@ class DANP(NeuralProcess):
         inputs = xt if auxiliary_inputs == "target" else None
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
         encoded = self.encode(context) if self.config.defensive_weight else None
-        return self._with_defense(_mixture(samples, xt), encoded, xt)
+        return self._mixture(samples, encoded, xt)
 
     def condition_on(
         self,
@@ -319,7 +319,7 @@ class DANP(NeuralProcess):
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
             xt = xt.expand(count, -1, -1)
-            return self._with_defense(_mixture(samples, xt), encoded, xt)
+            return self._mixture(samples, encoded, xt)
 
         return predictive
 
@@ -333,10 +333,17 @@ class DANP(NeuralProcess):
             values.append(joint.logsumexp(dim=1) - math.log(joint.shape[1]))
         return torch.cat(values) / context.sizes.clamp(min=1)
 
-    def _with_defense(
-        self, mixture: Mixture, encoded: EncodedContext | None, xt: Tensor
+    def _mixture(
+        self,
+        samples: Iterable[tuple[slice, AuxiliarySamples]],
+        encoded: EncodedContext | None,
+        xt: Tensor,
     ) -> Mixture:
-        """The mixture with the defensive component as its last, if that has a weight."""
+        """That of each task over its samples, and the defensive component if that has a weight."""
+        parts = [(some.log_weight(), some.at(xt[tasks])) for tasks, some in samples]
+        logits = torch.cat([weights for weights, _ in parts]).unflatten(0, (len(xt), -1))
+        components = LowRankNormal.cat([level for _, level in parts])
+        mixture = Mixture(logits, components.map(lambda p: p.unflatten(0, (len(xt), -1))))
         if encoded is None:
             return mixture
         weight, last = self.config.defensive_weight, self.defensive(encoded, xt)
@@ -389,11 +396,3 @@ def chunks(total: int, size: int) -> Iterator[int]:
     """Sizes of the chunks that a total is cut into."""
     for start in range(0, total, size):
         yield min(size, total - start)
-
-
-def _mixture(samples: Iterable[tuple[slice, AuxiliarySamples]], xt: Tensor) -> Mixture:
-    """The mixture of each task over its samples, at the targets ``(tasks, targets, 1)``."""
-    parts = [(some.log_weight(), some.at(xt[tasks])) for tasks, some in samples]
-    logits = torch.cat([weights for weights, _ in parts]).unflatten(0, (len(xt), -1))
-    components = LowRankNormal.cat([level for _, level in parts])
-    return Mixture(logits, components.map(lambda part: part.unflatten(0, (len(xt), -1))))

@@ -67,10 +67,7 @@ class NoiseBelief:
         diagonal = torch.where(real, self._variances(free.cov_diag, slope), 1.0)
         covariance = (factor @ factor.mT).unsqueeze(1) + torch.diag_embed(diagonal.mT)
         lower, _ = torch.linalg.cholesky_ex(covariance)
-        shape = (-1, len(self.relative), -1, -1)
-        white = torch.linalg.solve_triangular(
-            lower, residual.unsqueeze(1).expand(shape), upper=False
-        )
+        white = torch.linalg.solve_triangular(lower, residual.unsqueeze(1), upper=False)
         log_det = lower.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         terms = -0.5 * white.square().sum(dim=(-2, -1)) - log_det
         return replace(self, log_weight=self.log_weight + terms)
