@@ -47,9 +47,6 @@ class ConvNPConfig(Configuration):
     \operatorname{softplus}(g z + o)` for the diagonal variance, with gain g and offset o, and
     :math:`W = z / c` for the factor, with divisor c.
 
-    The SetConv to the targets blurs the features over its length scale, which is too wide for the
-    jump of a wave; hidden layers can make the jump after it, from a smooth feature such as a phase.
-
     Attributes:
         domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
             dimensions; the grid covers it.
@@ -63,7 +60,8 @@ class ConvNPConfig(Configuration):
         variance_gain: The gain g.
         variance_offset: The offset o.
         factor_divisor: The divisor c.
-        head_layers: Number of hidden layers between the SetConv to the targets and the outputs.
+        head_layers: Number of hidden layers between the SetConv to the targets and the outputs:
+            they can make the jump of a wave, which the SetConv blurs.
         head_channels: Units of each.
         conditioned: Whether the joint Gaussian is evaluated at the context's inputs too and
             conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`). The

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -318,8 +319,7 @@ class DANP(NeuralProcess):
             self.core.check([("context", context)], xt)
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
-            xt = xt.expand(count, -1, -1)
-            return self._mixture(samples, encoded, xt)
+            return self._mixture(samples, encoded, xt.expand(count, -1, -1))
 
         return predictive
 
@@ -375,11 +375,8 @@ class DANP(NeuralProcess):
             encoded = self.encode(context[tasks])
             for count in chunks(num_samples, chunk_size):
                 if inputs is None:
-                    dtype = context.x.dtype
-                    drawn = [
-                        self.draw_inputs(count, generator=g, dtype=dtype) for g, _ in streams[tasks]
-                    ]
-                    x = torch.cat(drawn, dim=1)
+                    draw = partial(self.draw_inputs, count, dtype=context.x.dtype)
+                    x = torch.cat([draw(generator=g) for g, _ in streams[tasks]], dim=1)
                 else:
                     shared = inputs[tasks].repeat_interleave(count, dim=0)
                     x = shared.expand(self.num_levels, -1, -1, -1)

@@ -76,8 +76,7 @@ class NoiseBelief:
         """Outputs as they are observed: with the mean of their variances over the belief."""
         weight = self.log_weight.softmax(dim=-1).unsqueeze(1)
         diagonal = (self._variances(free.cov_diag, slope) * weight).sum(dim=-1, keepdim=True)
-        size = torch.broadcast_shapes(diagonal.shape[:1], free.loc.shape[:1])
-        return LowRankNormal(free.loc, free.cov_factor, diagonal).expand(size)
+        return LowRankNormal(free.loc, free.cov_factor, diagonal)
 
     def _variances(self, free: Tensor, slope: Tensor) -> Tensor:
         """Of observed outputs, given each noise, ``(batch, points, cells)``."""
