@@ -329,20 +329,15 @@ class NeuralProcess(nn.Module, ABC):
 
     A model is constructed from its configuration and listed in
     :data:`~danp_lib.models.registry.MODELS`.
-
-    Attributes:
-        name: The name that checkpoints and commands know the class by.
-        autoregressive: Whether the joint density and joint samples of the targets come from a
-            rollout (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
-        config: The configuration, a frozen dataclass.
-        core: The network, with a set and an output for each level.
-        training_contexts: What its contexts in training were like, where that was measured.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  #: The name that checkpoints and commands know the class by.
+    #: Whether the joint density and joint samples of the targets come from a rollout
+    #: (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
     autoregressive: ClassVar[bool] = False
-    config: Any
-    core: ConvNPCore
+    config: Any  #: The configuration, a frozen dataclass.
+    core: ConvNPCore  #: The network, with a set and an output for each level.
+    #: What its contexts in training were like, where that was measured.
     training_contexts: TrainingContexts | None = None
 
     @property

@@ -88,7 +88,7 @@ class AuxiliarySamples:
 
     auxiliary: tuple[PointSet, ...]  #: The levels 1 to F, ``(rows,)`` each.
     predictives: tuple[LowRankNormal, ...]  #: Of these levels at these points, ``(rows,)`` each.
-    core: ConvNPCore
+    core: ConvNPCore  #: The network.
     context: PointSet  #: That of each row, or one for all.
     features: Tensor  #: The U-Net's for level 0, ``(rows, channels, grid)``.
     known: tuple[PointSet, ...]  #: What level 0 is conditioned on, if it is.

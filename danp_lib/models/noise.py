@@ -30,17 +30,11 @@ _CELLS = 24  # of the midpoint rule in log sigma: for a range of 1:300, 27 % a c
 
 @dataclass(frozen=True)
 class NoiseBelief:
-    r"""Probabilities of the standard deviation of the noise.
+    """Probabilities of the standard deviation of the noise."""
 
-    Attributes:
-        relative: Standard deviations over the middle one, ``(cells,)``, evenly spaced in the log.
-        middle: The middle one, :math:`\bar\sigma`, in units of y.
-        log_weight: Their unnormalized log-probabilities, ``(batch or 1, cells)``.
-    """
-
-    relative: Tensor
-    middle: float
-    log_weight: Tensor
+    relative: Tensor  #: Values of it over the middle one, ``(cells,)``, evenly spaced in the log.
+    middle: float  #: The middle one, :math:`\bar\sigma`, in units of y.
+    log_weight: Tensor  #: Their unnormalized log-probabilities, ``(batch or 1, cells)``.
 
     @classmethod
     def guess(cls, least: float, largest: float, *, mean: Tensor, precision: Tensor) -> NoiseBelief:
