@@ -1,10 +1,9 @@
 """How likely a context is under a model, and a warning where contexts in training were likelier.
 
-A model that learned functions free of noise takes noisy points for exact ones, and is sure of
-functions that no one observed. Its own density of the context tells: the Gaussian that the network
-gives the clean level at the inputs of the context, once it has read the context and before it is
-conditioned on it in closed form. The network can give back what it has read where that is like its
-training; noisy or contradictory points it cannot.
+A model that learned functions free of noise takes noisy points for exact ones. Its own density of
+the context tells: the Gaussian of the clean level at the inputs of the context, once the network
+has read the context and before any conditioning in closed form. In training the network is able to
+give back what it has read; of noisy or contradictory points it is not.
 """
 
 from __future__ import annotations

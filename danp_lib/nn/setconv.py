@@ -38,9 +38,8 @@ def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> Tensor | None:
     ``None`` where all are summed over: off the CPU, in float64, on a grid of several dimensions,
     in compiled code, for derivatives by the inputs, and at a length scale as large as the grid.
     """
-    if grid.device.type != "cpu" or grid.shape[1] > 1 or grid.dtype == torch.float64:
-        return None
-    if x.requires_grad or torch.compiler.is_compiling():
+    can_skip = grid.device.type == "cpu" and grid.shape[1] == 1 and grid.dtype != torch.float64
+    if not can_skip or x.requires_grad or torch.compiler.is_compiling():
         return None
     first, last = grid[[0, -1], 0].tolist()
     spacing, radius = (last - first) / (len(grid) - 1), RADIUS * log_scale.exp().item()
@@ -144,22 +143,17 @@ def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 class SetConvEncoder(nn.Module):
-    """From sets of points to functions on the grid, one density and one data channel a set.
-
-    Each of the ``num_sets`` sets has its own length scale, in units of x.
-    """
+    """From sets of points to a density and a data channel each, by length scales in units of x."""
 
     def __init__(self, num_sets: int, initial_scale: float) -> None:
         super().__init__()
         self.log_scale = nn.Parameter(torch.full((num_sets,), math.log(initial_scale)))
 
     def forward(self, points: PointSet, grid: Tensor, index: int) -> Tensor:
-        r"""Encode the sets that belong to one channel.
+        r"""Encode the points of set ``index`` on the grid ``(grid, dim_x)``, ``(batch, 2, grid)``.
 
         At grid point u the density is :math:`\rho(u) = \sum_n e^{-(u - x_n)^2 / 2\ell^2}`, and the
         data channel :math:`\sum_n y_n e^{-(u - x_n)^2 / 2\ell^2} / (\rho(u) + 10^{-4})`.
-
-        The ``grid`` is ``(grid, dim_x)``, the result ``(batch, 2, grid)``.
         """
         # In training some levels are masked out in every task. A look is free on a CPU only.
         may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
