@@ -168,7 +168,7 @@ class DANP(NeuralProcess):
         Samples of the auxiliary sets, taken as known, make each component of the mixture so narrow
         that a few hundred leave gaps. So a conditioned level 0 is conditioned on the context alone;
         the features are still those of the samples. On Gaussian processes 256 samples then score a
-        tenth higher. Where the noise is found out, the samples tell of it and stay known.
+        tenth higher, on waves as before. Where the noise is found out, the samples stay known.
 
         Where all samples are wrong, the mixture can still miss the targets by thousands of nats. A
         defensive mixture (Hesterberg, 1995) predicts
