@@ -28,7 +28,6 @@ NonNegativeInt = Annotated[int, Limit(">= 0", lambda value: value >= 0)]
 PositiveFloat = Annotated[float, Limit("> 0", lambda value: value > 0)]
 NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
 Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
-"""What a ``torch.Generator`` takes."""
 ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
 
 _PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
@@ -77,8 +76,7 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
         raise ValueError(f"{name}: {error}") from error
 
 
-# Both are slow, and a file of results asks for the same few a thousand times.
-@cache
+@cache  # slow, and a file of results asks for the same few a thousand times
 def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
     """The types of the fields that the constructor takes, and the names without a default."""
     hints = get_type_hints(cls, include_extras=True)
@@ -103,8 +101,8 @@ def checked(kind: Any, value: Any, name: str) -> Any:
 
     The types are bool, int, float, str, ``Literal``, tuples and dataclasses of these, each perhaps
     ``Annotated`` with a :class:`Limit`, and unions, of which the first that fits is taken. An
-    integer serves for a float; true and false serve for no number. NumPy's numbers become Python's,
-    lists become tuples, and objects the dataclass that is asked for.
+    integer serves for a float, NumPy's numbers for Python's, a list for a tuple, and an object for
+    a dataclass; true and false serve for no number.
     """
     nullable, base, origin, arguments, limits = _parts(kind)
     if value is None and nullable:
@@ -159,13 +157,13 @@ def _describe(kind: Any) -> str:
 
 
 def check_at_least(least: int, **values: int) -> None:
-    """Refuse numbers below a bound with a ``ValueError`` that names them."""
+    """Refuse numbers below a bound."""
     for name, value in values.items():
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}.")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Refuse what is none of the choices with a ``ValueError`` that names them."""
+    """Refuse what is none of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

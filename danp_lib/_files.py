@@ -15,11 +15,7 @@ DATA_VARIABLE = "DANP_DATA"
 
 
 def data_folders(name: str, *, packaged: str | None = None) -> tuple[Path, ...]:
-    """Where files of a kind may lie, first choice first.
-
-    In the folder that :data:`DATA_VARIABLE` names, if any; in the installed package, where the kind
-    may have another name; and beside the package, in a clone.
-    """
+    """Where files of a kind may lie, first choice first: one's own, installed, and in a clone."""
     package = Path(str(resources.files("danp_lib")))
     own = [Path(folder, name)] if (folder := os.environ.get(DATA_VARIABLE)) else []
     return *own, package / (packaged or name), package.parent / name
@@ -40,10 +36,7 @@ def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) 
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file, whole or not at all: beside its place first, then moved there in one step.
-
-    Text becomes UTF-8, and a missing folder is made.
-    """
+    """Write a file, whole or not at all, text as UTF-8; a missing folder is made."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt
+
 Box = tuple[float, float] | tuple[tuple[float, float], ...]
 """A domain in plain values: (lower, upper), or such a pair for each of several dimensions."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A box that inputs lie in, by its lower and its upper end, both finite, in each dimension."""
+    """A box that inputs lie in, by its finite lower and upper end in each dimension."""
 
     lower: tuple[float, ...]
     upper: tuple[float, ...]
@@ -53,15 +55,11 @@ class Domain:
         """The length of each side."""
         return tuple(high - low for low, high in self.ends)
 
-    @property
-    def slack(self) -> tuple[float, ...]:
-        """How far off the box an input may lie: one rounding of float32, in each dimension."""
-        return tuple(1e-6 * max(abs(low), abs(high), 1.0) for low, high in self.ends)
-
     def contains(self, x: Tensor) -> Tensor:
-        """Which inputs ``(..., dim_x)`` lie in the box, to the slack; NaN does not."""
-        ends = zip(self.lower, self.upper, self.slack, strict=True)
-        low, high = x.new_tensor([(low - slack, high + slack) for low, high, slack in ends]).T
+        """Which inputs ``(..., dim_x)`` lie in the box, to a rounding of float32; NaN does not."""
+        slack = [1e-6 * max(abs(low), abs(high), 1.0) for low, high in self.ends]
+        low = x.new_tensor([low - s for low, s in zip(self.lower, slack, strict=True)])
+        high = x.new_tensor([high + s for high, s in zip(self.upper, slack, strict=True)])
         return ((x >= low) & (x <= high)).all(dim=-1)
 
     def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
@@ -82,16 +80,10 @@ class Domain:
         """The inputs ``(..., dim_x)`` at coordinates from 0 to 1 along each side."""
         return unit.new_tensor(self.lower) + unit.new_tensor(self.width) * unit
 
-    def sample(self, shape: tuple[int, ...], *, generator: torch.Generator) -> Tensor:
-        """Uniform inputs ``(*shape, dim_x)``, float64, on the generator's device."""
-        size = (*shape, self.dim_x)
-        unit = torch.rand(size, dtype=torch.float64, device=generator.device, generator=generator)
-        return self.from_unit(unit)
-
 
 @dataclass(frozen=True)
-class Grid:
-    """An even grid that covers a domain with a margin on every side.
+class Grid(Configuration):
+    """An even grid that covers a domain.
 
     Attributes:
         domain: The box that inputs may come from.
@@ -101,16 +93,9 @@ class Grid:
     """
 
     domain: Domain
-    points_per_unit: int
-    margin: float
-    multiple: int
-
-    def __post_init__(self) -> None:
-        if self.points_per_unit < 1 or self.margin < 0.0 or self.multiple < 1:
-            raise ValueError(
-                "points_per_unit and multiple must be >= 1 and margin >= 0, got "
-                f"{self.points_per_unit}, {self.multiple} and {self.margin}."
-            )
+    points_per_unit: PositiveInt
+    margin: NonNegativeFloat
+    multiple: PositiveInt
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,13 +105,8 @@ class Grid:
         counts = [math.ceil(round(width * self.points_per_unit, 6)) + 1 for width in widths]
         return tuple(math.ceil(count / self.multiple) * self.multiple for count in counts)
 
-    @property
-    def num_points(self) -> int:
-        """Number of grid points."""
-        return math.prod(self.shape)
-
     def points(self) -> Tensor:
-        """The grid, centered on the domain, float64, ``(num_points, dim_x)``, last axis fastest."""
+        """The grid, centered on the domain, float64, ``(points, dim_x)``, last axis fastest."""
         axes = []
         for (low, high), count in zip(self.domain.ends, self.shape, strict=True):
             steps = torch.arange(count, dtype=torch.float64) - (count - 1) / 2

@@ -135,7 +135,9 @@ class Prior(TaskGenerator):
 
     def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
         """Uniform inputs, float64, ``(*shape, dim_x)``, on the generator's device."""
-        return self.box.sample(shape, generator=generator)
+        size = (*shape, self.box.dim_x)
+        unit = torch.rand(size, dtype=torch.float64, device=generator.device, generator=generator)
+        return self.box.from_unit(unit)
 
     def sample_task(
         self,

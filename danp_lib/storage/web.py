@@ -107,7 +107,7 @@ def _page_config(
                 "hidden layers, multiples of 8 channels, data free of noise, and no defensive "
                 f"component, for a page to run it; got {name}={values[name]!r}."
             )
-    values["domain"], values["grid_points"] = model.domain.ends[0], base.grid.num_points
+    values["domain"], values["grid_points"] = model.domain.ends[0], len(base.grid.points())
     values |= {"bound": ACTIVATION_BOUND, "max_chi_square": MAX_CHI_SQUARE}
     names = "domain grid_points points_per_unit channels num_layers kernel_size bound rank "
     names += "variance_gain variance_offset factor_divisor head_layers head_channels conditioned "

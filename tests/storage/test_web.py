@@ -59,7 +59,7 @@ def test_script_holds_the_configuration() -> None:
         scaling=Scaling(x_offset=1900.0, x_unit=25.0, y_offset=3.0, y_unit=2.0),
     )
     config = read(text)["config"]
-    assert config["gridPoints"] == TINY.grid.num_points
+    assert config["gridPoints"] == len(TINY.grid.points())
     assert config["numLevels"] == 2
     assert config["conditioned"] is True
     assert config["prior"]["name"] == "gp"
