@@ -15,11 +15,10 @@ from danp_lib._config import ORDERED, Configuration, NonNegativeFloat, PositiveF
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet, Task
 
-Frequency = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
-"""The range of a frequency, (lower, upper)."""
-
-NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
-"""The range of a standard deviation that is log-uniform, (lower, upper)."""
+PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
+"""A range (lower, upper)."""
+NoiseRange = PositiveRange
+"""The range of a standard deviation that is log-uniform."""
 
 
 def noise_in_words(noise: float | tuple[float, float]) -> str:
@@ -32,7 +31,7 @@ def noise_in_words(noise: float | tuple[float, float]) -> str:
 def check_sizes(
     batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
 ) -> tuple[int, int]:
-    """The range of context sizes; a ``ValueError`` if a size is negative or there is no task."""
+    """The range of context sizes, all sizes checked."""
     low, high = context_size if isinstance(context_size, tuple) else (context_size, context_size)
     if not 0 <= low <= high:
         raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
@@ -50,9 +49,9 @@ class TaskGenerator(Configuration, ABC):
 
     Attributes:
         name: What checkpoints and runs know the class by; the class's own name where left out.
-        noise: Standard deviation of the observation noise, in units of y; or its range (lower,
-            upper), where each task has one of its own, log-uniform. All points of a task, those of
-            the pool included, are noisy observations of one function. The paper's data have none.
+        noise: Standard deviation of the observation noise of all points, those of the pool
+            included, in units of y; or its range, where each task has one of its own. The paper's
+            data have none.
         domain: The box that all inputs lie in.
     """
 
@@ -77,14 +76,9 @@ class TaskGenerator(Configuration, ABC):
         return Domain.of(self.domain)
 
     @property
-    def least_noise(self) -> float:
-        """The smallest standard deviation of the observation noise."""
-        return self.noise[0] if isinstance(self.noise, tuple) else self.noise
-
-    @property
-    def largest_noise(self) -> float:
-        """The largest one."""
-        return self.noise[1] if isinstance(self.noise, tuple) else self.noise
+    def noise_range(self) -> tuple[float, float]:
+        """The smallest and the largest standard deviation of the observation noise."""
+        return self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
 
     def observe(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """Add the observation noise to the points of each task, ``(batch, points, 1)``, if any."""
@@ -112,11 +106,11 @@ class TaskGenerator(Configuration, ABC):
 
         Args:
             batch_size: Number of tasks.
-            context_size: The number of context points, or an inclusive range that each task's
-                number is uniform on; contexts are padded to the upper end.
-            num_targets: Number of targets of each task.
-            num_sets: Number of sets of so many targets, one after another in ``target``; each has
-                inputs of its own.
+            context_size: Number of context points, or an inclusive range that each task's number is
+                uniform on; contexts are padded to its upper end.
+            num_targets: Number of targets of each set.
+            num_sets: Number of sets of targets, each at inputs of its own, one after another in
+                ``target``.
             generator: Source of randomness; the tasks are made on its device.
             dtype: Floating type of the tasks.
         """
@@ -150,10 +144,9 @@ class Prior(TaskGenerator):
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks; see the base class.
+        """Draw tasks; see the base class. The pool has ``pool_size`` further points.
 
-        The pool has ``pool_size`` further points. Functions are evaluated in float64 at the inputs
-        as rounded to ``dtype``: without noise, every point lies on its own.
+        Functions are evaluated in float64 at the inputs as rounded to ``dtype``.
         """
         low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
         split = [high, num_sets * num_targets, pool_size]
@@ -174,12 +167,12 @@ class Wave(Prior):
     r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi`, both uniform.
 
     Attributes:
-        frequency: The range that :math:`\omega` is uniform on.
+        frequency: The range of :math:`\omega`.
         evaluate: The wave at ``x``, given its parameters; all arguments broadcast.
     """
 
     evaluate: ClassVar[Callable[..., Tensor]]
-    frequency: Frequency = (1.0, 3.0)
+    frequency: PositiveRange = (1.0, 3.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,7 +215,7 @@ class Sawtooth(Wave):
 
     name: ClassVar[str] = "sawtooth"
 
-    frequency: Frequency = (2.0, 4.0)
+    frequency: PositiveRange = (2.0, 4.0)
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator
@@ -257,16 +250,15 @@ class SquareWave(Wave):
 class ReleasedSquareWave(SquareWave):
     r"""Square waves as the authors' released code draws them: f(0) = 1, whatever the wave.
 
-    The code takes :math:`\phi \sim U(0, 1/\omega)` and gives 0 where the floor is even. That is
-    :math:`\phi \sim U(1, 1 + 1/\omega)` in the convention of :class:`SquareWave`, which draws none
-    of these waves.
+    The code takes :math:`\phi \sim U(0, 1/\omega)` and gives 0 where the floor is even, which is
+    :math:`\phi \sim U(1, 1 + 1/\omega)` in the convention of :class:`SquareWave`.
     """
 
     name: ClassVar[str] = "square-released"
 
     @staticmethod
     def phase_range(omega: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The ends of the range of the phase at each frequency, :math:`(1, 1 + 1/\omega)`."""
+        r"""See the base class; here :math:`(1, 1 + 1/\omega)`."""
         return torch.ones_like(omega), 1 + 1 / omega
 
 
@@ -276,9 +268,8 @@ class GaussianProcess(Prior):
 
     Attributes:
         length_scale: :math:`\ell`, in units of x.
-        jitter: Variance added to each value. With 200 inputs on [-2, 2] the kernel matrix is
-            singular in float64, and this makes its Cholesky factor exist. Its standard deviation of
-            1e-4 is a tenth of the smallest that a model can predict.
+        jitter: Variance added to each value, without which the kernel matrix of 200 inputs on
+            [-2, 2] has no Cholesky factor in float64.
     """
 
     name: ClassVar[str] = "gp"
@@ -316,25 +307,22 @@ GENERATORS: dict[str, type[Prior]] = {
 """The classes of priors, by the names that checkpoints know them by."""
 
 DATASETS: dict[str, Prior] = {name: cls() for name, cls in GENERATORS.items()}
-"""The datasets that models are trained and scored on, by name."""
+"""The datasets that models are trained and scored on."""
 
-_TRAINING_NOISE = (0.003, 1.0)
-
-NOISY = {
-    "gp-noisy": GaussianProcess(noise=_TRAINING_NOISE),
-    "sawtooth-noisy": Sawtooth(noise=_TRAINING_NOISE),
+NOISY: dict[str, Prior] = {
+    f"{cls.name}-noisy": cls(noise=(0.003, 1.0)) for cls in (GaussianProcess, Sawtooth)
 }
 """Datasets with observation noise, by name: models are trained on them, without a benchmark.
 
-They are meant for noise from 0.01 to 0.3, and trained on three times as much and as little: at the
-edge of its prior even exact Bayes takes the noise for too small, and its intervals are too narrow.
+They are meant for noise from 0.01 to 0.3: at the edge of its prior even exact Bayes takes the noise
+for too small, and its intervals are too narrow.
 """
 
 PAPER_SUFFIX = "-paper"
 """What the names of models end in that are trained by the paper's recipe."""
 
 PRIORS: dict[str, Prior] = DATASETS | NOISY
-"""All that recipes train on, by name."""
+"""All that recipes train on."""
 
 
 def dataset_name(task_generator: TaskGenerator) -> str:

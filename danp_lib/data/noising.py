@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, NonNegativeInt
+from danp_lib._config import Configuration, Limit, NonNegativeInt, PositiveInt, checked
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.points import PointSet
 
@@ -23,11 +23,11 @@ Beta = Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)]
 class NoiseSchedule(Configuration):
     r"""The noise step :math:`y_{f+1} = \sqrt{1-\beta}\,y_f + \beta\,\epsilon`, taken F times.
 
-    The paper calls beta a variance; in its formula it is the standard deviation of one step, and
-    the numbers of its Table 2 solve the equation that goes with the formula.
+    The paper calls beta a variance; in its formula and in Table 2 it is the standard deviation of
+    one step.
 
     Attributes:
-        beta: Standard deviation of one step, in (0, 1).
+        beta: Standard deviation of one step.
         num_levels: F, the index of the noisiest level.
     """
 
@@ -41,12 +41,8 @@ class NoiseSchedule(Configuration):
         Solves :math:`\sigma^2 = \beta - \beta(1-\beta)^F` (last equation of Appendix B.2), whose
         right side grows from 0 to 1 on (0, 1), by bisection down to neighbouring floats.
         """
-        if num_levels < 1:
-            raise ValueError(f"num_levels must be >= 1 to reach a variance, got {num_levels}.")
-        if not 0.0 < variance < 1.0:
-            raise ValueError(
-                f"variance must lie in (0, 1), as beta in (0, 1) reaches no other, got {variance}."
-            )
+        checked(PositiveInt, num_levels, "num_levels")
+        checked(Beta, variance, "variance")  # the noise has the range of beta
         low, high = 0.0, 1.0
         while low < (middle := (low + high) / 2) < high:
             if _noise_variance(middle, num_levels) < variance:
@@ -83,16 +79,14 @@ class NoiseSchedule(Configuration):
     def log_prob(self, y: Tensor, y0: Tensor, level: int) -> Tensor:
         """log q(y_level | y_0) of each element, in nats; level 0 is refused."""
         if level == 0:
-            raise ValueError(
-                "level must be >= 1: level 0 is the data themselves and has no density."
-            )
+            raise ValueError("level must be >= 1, got 0: the data themselves have no density.")
         variance = self.variance(level)
         residual = y - self.signal(level) * y0
         return -0.5 * (residual.square() / variance + math.log(2 * math.pi * variance))
 
 
 def check_level(level: int, num_levels: int) -> int:
-    """A level, NumPy's integers included, as an ``int``; a ``ValueError`` if not in 0..F."""
+    """A level of 0..F, NumPy's integers included, as an ``int``."""
     # A true, a float or a tensor would pass for a number and then select something else.
     if isinstance(level, bool) or not isinstance(level, Integral) or not 0 <= level <= num_levels:
         raise ValueError(f"level must be an integer in 0..{num_levels}, got {level!r}.")
@@ -136,9 +130,8 @@ class AugmentedTask:
     def masked(self, level: int | Tensor) -> MaskedTask:
         """Mask the task for training at a level (paper, Section 2.2, "Training").
 
-        Args:
-            level: One level for the batch, or a tensor ``(batch,)`` with one a task, which is not
-                checked on a GPU; then all levels must have the same number of points.
+        One level for the batch, or a tensor ``(batch,)`` with one a task, which is not checked on a
+        GPU; then all levels must have the same number of points.
         """
         top = len(self.levels) - 1
         if not isinstance(level, Tensor):
@@ -169,11 +162,10 @@ def sample_augmented_task(
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
 ) -> AugmentedTask:
-    """Draw augmented tasks, each with one true function under all its sets.
+    """Draw augmented tasks; see :meth:`TaskGenerator.sample_task`.
 
     All levels have ``num_targets`` points, each at inputs of its own (paper, below Equation 3), or
-    with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1). All
-    else is that of :meth:`TaskGenerator.sample_task`.
+    with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1).
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1
     task = task_generator.sample_task(

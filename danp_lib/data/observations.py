@@ -1,7 +1,7 @@
-"""Tasks from real data: windows of a series, and tasks from a table of observed functions.
+"""Tasks from real data: from a table of observed functions, such as the windows of a series.
 
-A table of functions is a :class:`~danp_lib.data.points.PointSet`, one function a row, with what is
-missing masked out; a time series is a table of one row, and its windows are a table of many.
+A table is a :class:`~danp_lib.data.points.PointSet`, one function a row, with what is missing
+masked out; a series is a table of one row.
 """
 
 from __future__ import annotations
@@ -23,21 +23,17 @@ from danp_lib.data.points import PointSet, Task
 def cut_windows(
     series: PointSet, width: float, *, stride: float | None = None
 ) -> tuple[PointSet, Tensor]:
-    """Cut a series into windows, each a function of the time since its own start.
+    """Cut a series ``(1, points, 1)`` into windows of the time since their own starts.
 
-    A window holds the points with ``start <= x < start + width``. Only windows that the series
-    fills are cut; an evenly spaced series ends one spacing after its last point. To keep data out
-    of training, cut the series in two first: windows overlap.
-
-    The series is one function, ``(1, points, 1)``; what is masked is left out. Windows start a
-    stride apart, in units of x, or at every point. They are ``(windows, points, 1)``, padded to the
-    fullest one, and their starts ``(windows,)``.
+    A window holds the points with ``start <= x < start + width``. Windows start a stride apart, in
+    units of x, or at every point; only those that the series fills are cut, and it ends a median
+    spacing after its last point. Windows overlap: to keep data out of training, cut the series in
+    two first. They are ``(windows, points, 1)``, padded, and their starts ``(windows,)``.
     """
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
-            "series must be one function of one input, got x of shape "
-            f"{tuple(series.x.shape)}; cut each function by itself, as in "
-            "windows, starts = cut_windows(table[i], ...), and stack the windows."
+            f"series must be one function of one input, got x of shape {tuple(series.x.shape)}; "
+            "cut each function by itself, and stack the windows."
         )
     if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
         raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
@@ -52,10 +48,8 @@ def cut_windows(
     end = x[-1] + x.diff().median()
     latest = end - width + slack
     if latest < x[0]:
-        raise ValueError(
-            "width must be at most that of the series and one spacing, "
-            f"{float(end - x[0])}, got {width}."
-        )
+        longest = float(end - x[0])
+        raise ValueError(f"width must be at most that of the series, {longest}, got {width}.")
     starts = x[x <= latest]
     if stride is not None:
         count = math.floor(float(latest - x[0]) / stride) + 1
@@ -102,11 +96,12 @@ def _take(points: PointSet, index: Tensor) -> PointSet:
 class Observations(TaskGenerator):
     """Tasks from a table of observed functions, in the model's units.
 
-    Each task takes one function at random and divides some of its points among context and targets,
-    with the values as observed; no point is in both. The noisier levels of an augmented task lie at
-    random points of the same function, which may be in the context or the targets too.
+    Each task takes one function at random and divides some of its points among context and targets;
+    no point is in both. The noisier levels of an augmented task lie at random points of the same
+    function, which may be in the context or the targets too.
 
     Attributes:
+        functions: The table, on the device on which it was given.
         order: ``"random"``: targets lie anywhere among the context. ``"forecast"``: all of them
             come after it, at larger inputs.
         digest: SHA-256 of the points, so that a run does not go on with other data.
@@ -119,7 +114,8 @@ class Observations(TaskGenerator):
     digest: str = field(init=False)
 
     # Set on each instance, and no fields: a configuration holds plain values.
-    _tables: ClassVar[dict[torch.device, PointSet]]
+    functions: ClassVar[PointSet]
+    _copies: ClassVar[dict[torch.device, PointSet]]
     _fewest: ClassVar[int]
 
     def __post_init__(self, table: PointSet) -> None:
@@ -135,7 +131,8 @@ class Observations(TaskGenerator):
         data = (table.sizes, table.x[table.mask].double(), table.y[table.mask].double())
         digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
         object.__setattr__(self, "digest", digest.hexdigest())
-        object.__setattr__(self, "_tables", {table.x.device: table})
+        object.__setattr__(self, "functions", table)
+        object.__setattr__(self, "_copies", {table.x.device: table})
         object.__setattr__(self, "_fewest", fewest)
 
     def sample_task(
@@ -148,10 +145,7 @@ class Observations(TaskGenerator):
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks; see the base class. A set after the first may share points with the others.
-
-        A size that is out of range, or more points than a function has, is a ``ValueError``.
-        """
+        """Draw tasks; see the base class. A set after the first may share points with others."""
         low, high = check_sizes(batch_size, context_size, num_targets)
         if high + num_targets > self._fewest:
             raise ValueError(
@@ -160,9 +154,9 @@ class Observations(TaskGenerator):
                 "cut wider windows, or keep the functions that have enough of them."
             )
         device = generator.device
-        if device not in self._tables:  # copied there once
-            self._tables[device] = self.functions.to(device)
-        table = self._tables[device]
+        if device not in self._copies:
+            self._copies[device] = self.functions.to(device)
+        table = self._copies[device]
         where: Any = {"device": device, "generator": generator}
         functions = table[torch.randint(table.batch_size, (batch_size,), **where)]
         sizes = torch.randint(low, high + 1, (batch_size, 1), **where)
@@ -175,11 +169,6 @@ class Observations(TaskGenerator):
         mask = torch.arange(high, device=device) < sizes
         context = PointSet(x[:, :high], y[:, :high], mask)
         return Task(context, PointSet(x[:, high:], y[:, high:]))
-
-    @property
-    def functions(self) -> PointSet:
-        """The table, on the device on which it was given."""
-        return next(iter(self._tables.values()))
 
     def spacing(self) -> float:
         """The median distance of an input from the next one of its function."""
@@ -202,8 +191,8 @@ def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     Of the ``high`` places of the context, those beyond its size hold points that are not used.
     """
     places = torch.arange(points.num_points, device=sizes.device)
-    end = sizes + points.num_points - high
-    order = points.x[..., 0].masked_fill(places >= end, math.inf).argsort(dim=1)
-    # In order of the inputs: context, targets, unused; the unused go between the two.
-    part = torch.where(places < sizes, 0, torch.where(places < end, 2, 1))
-    return _take(points, order.gather(1, part.argsort(dim=1, stable=True)))
+    targets = points.num_points - high
+    order = points.x[..., 0].masked_fill(places >= sizes + targets, math.inf).argsort(dim=1)
+    # In that order the unused come last.
+    later = torch.where(places < high, places + targets, places - high + sizes)
+    return _take(points, order.gather(1, torch.where(places < sizes, places, later)))

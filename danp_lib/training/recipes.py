@@ -126,8 +126,8 @@ def recipe(
         base = ConvNPConfig(
             rank=rank,
             conditioned=rank > 0,
-            observation_noise=prior.least_noise,
-            largest_noise=prior.largest_noise if finds_out_noise else 0.0,
+            observation_noise=prior.noise_range[0],
+            largest_noise=prior.noise_range[1] if finds_out_noise else 0.0,
         )
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":

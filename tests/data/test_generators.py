@@ -135,7 +135,7 @@ class GeneratorContract:
         arguments: dict[str, Any] = {"context_size": 60, "num_targets": 60, "pool_size": 60}
         clean = self.make().sample_task(150, **arguments, generator=rng())
         noisy = self.make(noise=(0.01, 0.3)).sample_task(150, **arguments, generator=rng())
-        assert self.make(noise=(0.01, 0.3)).least_noise == 0.01
+        assert self.make(noise=(0.01, 0.3)).noise_range == (0.01, 0.3)
         assert clean.pool is not None
         assert noisy.pool is not None
         pairs = ((noisy.yc, clean.yc), (noisy.yt, clean.yt), (noisy.pool.y, clean.pool.y))
