@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from danp_lib._files import with_sorted_header, write_atomically
+from danp_lib._files import naming, with_sorted_header, write_atomically
 
 
 # Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
@@ -109,7 +109,7 @@ class PointSet:
         return PointSet(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def compact(self) -> PointSet:
-        """Drop the padding of a batch of one; any other is refused with a ``ValueError``."""
+        """Drop the padding of a batch of one."""
         if self.batch_size != 1:
             raise ValueError(f"compact() takes a batch of one set, got {self.batch_size}.")
         keep = self.mask[0]
@@ -126,15 +126,14 @@ class PointSet:
         return PointSet(self.x, self.y, self.mask & per_set)
 
     def check(self, name: str) -> None:
-        """Refuse NaN and infinite values among the real points with a ``ValueError``."""
+        """Refuse NaN and infinite values among the real points."""
         for part, values in (("x", self.x), ("y", self.y)):
             bad = ~values.isfinite().all(dim=-1) & self.mask
             if bad.any():
                 row, point = bad.nonzero()[0].tolist()
                 raise ValueError(
                     f"{name}.{part} must be finite at every real point, got "
-                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is "
-                    "missing, or leave it out."
+                    f"{values[row, point].tolist()} at [{row}, {point}]; mask what is missing."
                 )
 
 
@@ -145,8 +144,8 @@ class Task:
     Attributes:
         context: The context sets, padded and masked.
         target: The target sets; every entry is real.
-        pool: The true function at further uniform inputs, for the noising estimator; every entry is
-            real. ``None`` where the function is unknown off the targets.
+        pool: The true function at further uniform inputs, for the noising estimator, if it is
+            known there; every entry is real.
     """
 
     context: PointSet
@@ -198,15 +197,15 @@ class Task:
         return self.map(lambda points: points.to(*args, **kwargs))
 
     def check(self) -> None:
-        """Refuse padded targets and pools, and values that are not finite, by a ``ValueError``."""
+        """Refuse padded targets and pools, and values that are not finite."""
         self.context.check("context")
         for name, points in (("target", self.target), ("pool", self.pool)):
             if points is None:
                 continue
-            for row, point in (~points.mask).nonzero().tolist():
+            for place in (~points.mask).nonzero().tolist():
                 raise ValueError(
-                    f"every {name} point must be real, got a masked one at [{row}, {point}]; leave "
-                    "it out, and give tasks with other numbers of points in batches of their own."
+                    f"every {name} point must be real, got a masked one at {place}; leave it out, "
+                    "and give tasks with other numbers of points in batches of their own."
                 )
             points.check(name)
 
@@ -214,9 +213,9 @@ class Task:
 def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
     """Write a batch of tasks to one safetensors file, whole or not at all.
 
-    The keys are ``xc, yc, xt, yt`` and, where there is a pool, ``x_pool, y_pool``, each of shape
-    ``(tasks, points, dim)``, and ``mask_c`` of shape ``(tasks, points)``. Padding is written as
-    zeros, so that equal tasks give equal bytes. What :meth:`Task.check` refuses is not written.
+    The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
+    Padding is written as zeros, so that equal tasks give equal bytes. What :meth:`Task.check`
+    refuses is not written.
     """
     task.check()
     context = task.context.blanked()
@@ -230,8 +229,7 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
 
 def load_tasks(path: str | os.PathLike[str]) -> Task:
     """Read a task file as :func:`save_tasks` writes it; another is a ``ValueError``."""
-    path = Path(path)
-    if not path.is_file():
+    if not Path(path).is_file():
         raise FileNotFoundError(f"no task file at {path}.")
     try:
         tensors = load_file(path)
@@ -243,11 +241,9 @@ def load_tasks(path: str | os.PathLike[str]) -> Task:
             f"{path} must hold xc, yc, xt, yt, mask_c and either both of x_pool, y_pool or none, "
             f"got {', '.join(sorted(tensors)[:9])}."
         )
-    try:
+    with naming(path):
         context = PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"])
         pool = PointSet(tensors["x_pool"], tensors["y_pool"]) if "x_pool" in tensors else None
         task = Task(context, PointSet(tensors["xt"], tensors["yt"]), pool)
         task.check()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
     return task

@@ -21,7 +21,7 @@ Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixtu
 
 @dataclass(frozen=True)
 class Scaling(Configuration):
-    """An affine map from the data's units to a model's, and back; checkpoints keep it.
+    """An affine map between the data's units and a model's; checkpoints keep it.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one.
 
@@ -43,8 +43,7 @@ class Scaling(Configuration):
     ) -> Scaling:
         """The map that takes a range of x onto a domain, and y to zero mean and unit variance.
 
-        The table holds the functions to train on, and no others. Where the range is left out, it is
-        that of their x.
+        The table holds the functions to train on; their x are the range where it is left out.
         """
         table.check("table")
         x, y = table.x[table.mask].double(), table.y[table.mask].double()
@@ -74,17 +73,12 @@ class Scaling(Configuration):
         return ((x.double() - offset) / unit).to(dtype)
 
     def apply(self, points: PointSet, *, dtype: torch.dtype = torch.float32) -> PointSet:
-        """Sets in the model's units, of the same sets in the data's."""
+        """Sets in the model's units, of sets in the data's."""
         y = ((points.y.double() - self.y_offset) / self.y_unit).to(dtype)
         return PointSet(self.inputs(points.x, dtype=dtype), y, points.mask)
 
-    def invert(self, points: PointSet) -> PointSet:
-        """Sets in the data's units, float64, of the same sets in the model's."""
-        offset, unit = self._x_map(points.x)
-        return PointSet(offset + unit * points.x.double(), self.outputs(points.y), points.mask)
-
     def data_domain(self, domain: Domain) -> Domain:
-        """A domain in the data's units, of the same one in the model's."""
+        """The domain in the data's units of one in the model's."""
         ends = torch.tensor([domain.lower, domain.upper], dtype=torch.float64)
         offset, unit = self._x_map(ends)
         return Domain(*map(tuple, (offset + unit * ends).tolist()))
@@ -94,10 +88,7 @@ class Scaling(Configuration):
         return self.y_offset + self.y_unit * y.double()
 
     def predictive(self, predictive: Predictive) -> Predictive:
-        r"""A predictive of the data's y, of the same one of the model's.
-
-        The log-density of N outputs changes by :math:`-N \log u`, with u for ``y_unit``.
-        """
+        """The predictive of the data's y, of one of the model's."""
         return affine(predictive, self.y_offset, self.y_unit)
 
     def _x_map(self, x: Tensor) -> Iterator[Tensor]:

@@ -1,11 +1,12 @@
 """Tables of observed functions out of arrays, pandas and xarray objects, and CSV files.
 
-Nothing is imputed: a missing output is masked out, and a missing input is refused. pandas reads the
-files; it comes with the extra ``tables``.
+Nothing is imputed: a missing output is masked out, and a missing input is refused. Files need
+pandas, of the extra ``tables``.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ DAYS_A_YEAR = 365.2425
 """Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970."""
 
 MISSING = ("", "na", "nan", "null")
-"""What stands for a missing output in a CSV file, in small or capital letters."""
+"""What stands for a missing output in a CSV file, in letters of either case."""
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _LARGEST = torch.finfo(torch.float32).max  # the models compute in float32
@@ -58,9 +59,8 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
 def from_labelled(data: Any) -> PointSet:
     """A table of functions out of a pandas or an xarray object; see :func:`from_arrays`.
 
-    A pandas Series and an xarray DataArray of one dimension are one function of their index or
-    coordinate. A DataFrame is one function a row, of its column labels, and a DataArray of two
-    dimensions is one function a row, of the coordinate of its last dimension.
+    A Series is one function of its index, and a DataFrame one function a row, of its column labels;
+    a DataArray of one or two dimensions likewise, of the coordinate of its last dimension.
     """
     if hasattr(data, "dims") and hasattr(data, "coords"):
         if not data.dims or data.dims[-1] not in data.coords:
@@ -77,9 +77,7 @@ def from_labelled(data: Any) -> PointSet:
     labels = data.columns if hasattr(data, "columns") else data.index
     if hasattr(labels, "to_timestamp"):
         labels = labels.to_timestamp()  # the first moment of each period
-    if getattr(labels, "tz", None) is not None:
-        labels = labels.tz_convert(None)
-    return from_arrays(labels.to_numpy(), data)
+    return from_arrays(labels, data)
 
 
 def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> PointSet:
@@ -98,41 +96,34 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
 def read_columns(
     path: str | os.PathLike[str], columns: Sequence[str], *, optional: str | None = None
 ) -> Any:
-    """The named columns of a CSV file with a header, as text in a pandas DataFrame.
+    """The named columns of a CSV file with a header, and one if there, as a pandas DataFrame.
 
-    Its index holds the places of the rows, such as ``a.csv, line 3``. One more column may be
-    missing.
+    It holds text; its index holds the places of the rows, such as ``a.csv, line 3``.
     """
-    wanted = ",".join(columns)
-    as_text = {"header": None, "dtype": object, "keep_default_na": False, "engine": "python"}
+    pandas = import_pandas()
     try:
         # Spreadsheets put a byte order mark first.
-        table = import_pandas().read_csv(
-            path, **as_text, skip_blank_lines=False, encoding="utf-8-sig"
-        )
-        if table.empty:
-            raise ValueError("it is empty")
-    except ValueError as error:
-        raise ValueError(
-            f"{path} must be a CSV file in UTF-8 with the header {wanted} in its first line: "
-            f"{error}."
-        ) from error
-    line_breaks = table.apply(lambda cells: cells.str.count("\n")).sum(axis=1).astype(int)
-    table.index = [f"{path}, line {n}" for n in 1 + table.index + line_breaks.cumsum()]
-    header = table.columns = [cell.strip() for cell in table.iloc[0]]
-    present = [*columns, *({optional} & set(header) - set(columns))]
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [cell.strip() for cell in next(reader, [])]
+            rows = {f"{path}, line {reader.line_num}": row for row in reader if row}
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.") from error
+    present = list(columns)
+    if optional in header and optional not in columns:
+        present.append(optional)
     for column in present:
         if header.count(column) != 1:
             hint = " Columns must be separated by commas." if len(header) == 1 else ""
             raise ValueError(
-                f"{table.index[0]}: the header must name the column {column!r} once "
-                f"(as in {wanted}), got {','.join(header)!r}.{hint}"
+                f"{path}, line 1: the header must name the column {column!r} once "
+                f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
             )
-    rows = table[1:].dropna(how="all")  # without blank lines
-    for where, count in rows.count(axis=1).items():
-        if count < len(header):
-            raise ValueError(f"{where}: {len(header)} values must stand here, got {count}.")
-    return rows[present].apply(lambda cells: cells.str.strip())
+    for where, row in rows.items():
+        if len(row) != len(header):
+            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(row)}.")
+    table = pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object)
+    return table[present].apply(lambda cells: cells.str.strip())
 
 
 def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
@@ -145,17 +136,14 @@ def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
 
 
 def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
-    """The inputs in a column of :func:`read_columns`, and whether they were dates, now years.
-
-    The first tells what all must be.
-    """
+    """The inputs in a column of :func:`read_columns`, and whether they were dates, as the first."""
     if cells[:1].str.fullmatch(_NUMBER).all():
         return read_numbers(cells), False
     # pandas takes words such as "today" too.
     dated = cells.where(cells.str.match(r"\d{4}-"))
     dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
     refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
-    return _inputs(dates.dt.tz_convert(None).to_numpy()), True
+    return _inputs(dates), True
 
 
 def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
@@ -166,10 +154,7 @@ def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
         text = column.astype(str).str.strip().rename(name)
         text.index = [f"row {place!r}" for place in column.index]
         return read_inputs(text)
-    if getattr(column.dtype, "tz", None) is not None:
-        column = column.dt.tz_convert(None)
-    values = column.to_numpy()
-    return _inputs(values), values.dtype.kind == "M"
+    return _inputs(column), column.dtype.kind == "M"
 
 
 def refuse(cells: Any, wrong: Any, rule: str) -> None:
@@ -191,7 +176,9 @@ def import_pandas() -> Any:
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
     """Inputs as finite numbers; dates, those of the standard library too, become years."""
-    labels = np.asarray(x)
+    values: Any = getattr(x, "array", x)  # of pandas
+    zoned = getattr(values, "tz", None) is not None
+    labels = np.asarray(values.tz_convert(None) if zoned else values)
     if labels.dtype == object and all(isinstance(v, (date, np.datetime64)) for v in labels.flat):
         labels = np.array([_in_utc(item) for item in labels.flat], "datetime64[us]")
     if labels.dtype.kind == "M":

@@ -183,8 +183,8 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("", "a.csv must be a CSV file"),
-            ("\n\n", "a.csv must be a CSV file.*empty"),
+            ("", "a.csv, line 1: .*'x'.*got ''"),
+            ("\n\n", "a.csv, line 1: .*'x'.*got ''"),
             ("t,y\n0,1\n", "line 1: .*'x'"),
             ("x,x,y\n0,0,1\n", "line 1: .*'x'"),
             ("x,y\n0,1\n1\n", "line 3: .*1"),
@@ -193,7 +193,7 @@ class TestCsv:
             ("x,y\n0,1\n1,2_5\n", "line 3: y .*'2_5'"),
             ('x,y\n0,1\n1,"2,5"\n', "line 3: y .*decimal point.*'2,5'"),
             ('x,y,note\n0,1,"two\nlines"\n\n1,high,\n', "line 5: y .*'high'"),
-            ("x,y\n0,1\n1,2,3\n", "a.csv .*line 3"),
+            ("x,y\n0,1\n1,2,3\n", "a.csv, line 3: 2 values .* got 3"),
             ("x,y\n0,1\n1,1e39\n", "line 3: y .*'1e39'"),
             ("x\ty\n0\t1\n", "line 1: .*'x'.*commas"),
             ("x,y\ntoday,1\nnow,2\n", "line 2: x .*'today'"),
