@@ -83,19 +83,12 @@ class Domain:
 
 @dataclass(frozen=True)
 class Grid(Configuration):
-    """An even grid that covers a domain.
-
-    Attributes:
-        domain: The box that inputs may come from.
-        points_per_unit: Grid points per unit of x.
-        margin: Least distance from the domain's ends to the grid's, in units of x.
-        multiple: The number of points along each axis is rounded up to a multiple of this.
-    """
+    """An even grid that covers a domain."""
 
     domain: Domain
     points_per_unit: PositiveInt
-    margin: NonNegativeFloat
-    multiple: PositiveInt
+    margin: NonNegativeFloat  #: Least distance from the domain's ends to the grid's, in units of x.
+    multiple: PositiveInt  #: The number of points along each axis is rounded up to one of these.
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -45,20 +45,15 @@ def check_sizes(
 
 @dataclass(frozen=True)
 class TaskGenerator(Configuration, ABC):
-    """A source of tasks: what a model is trained on.
+    """A source of tasks: what a model is trained on."""
 
-    Attributes:
-        name: What checkpoints and runs know the class by; the class's own name where left out.
-        noise: Standard deviation of the observation noise of all points, those of the pool
-            included, in units of y; or its range, where each task has one of its own. The paper's
-            data have none.
-        domain: The box that all inputs lie in.
-    """
-
+    #: What checkpoints and runs know the class by; the class's own name where left out.
     name: ClassVar[str]
 
+    #: Standard deviation of the observation noise of all points, those of the pool included, in
+    #: units of y; or its range, where each task has one of its own. The paper's data have none.
     noise: NonNegativeFloat | NoiseRange = 0.0
-    domain: Box = (-2.0, 2.0)
+    domain: Box = (-2.0, 2.0)  #: The box that all inputs lie in.
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -102,17 +97,11 @@ class TaskGenerator(Configuration, ABC):
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> Task:
-        """Draw tasks, each with one function under all its points.
+        """Draw tasks, each with one function under all its points, on the generator's device.
 
-        Args:
-            batch_size: Number of tasks.
-            context_size: Number of context points, or an inclusive range that each task's number is
-                uniform on; contexts are padded to its upper end.
-            num_targets: Number of targets of each set.
-            num_sets: Number of sets of targets, each at inputs of its own, one after another in
-                ``target``.
-            generator: Source of randomness; the tasks are made on its device.
-            dtype: Floating type of the tasks.
+        Each has ``context_size`` context points, or a number uniform on that inclusive range,
+        padded to its upper end, and ``num_sets`` sets of ``num_targets`` targets, each set at
+        inputs of its own, one after another in ``target``.
         """
 
 
@@ -164,15 +153,11 @@ class Prior(TaskGenerator):
 
 @dataclass(frozen=True)
 class Wave(Prior):
-    r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi`, both uniform.
+    r"""Waves of one input, of frequency :math:`\omega` and phase :math:`\phi`, both uniform."""
 
-    Attributes:
-        frequency: The range of :math:`\omega`.
-        evaluate: The wave at ``x``, given its parameters; all arguments broadcast.
-    """
-
+    #: The wave at ``x``, given its parameters; all arguments broadcast.
     evaluate: ClassVar[Callable[..., Tensor]]
-    frequency: PositiveRange = (1.0, 3.0)
+    frequency: PositiveRange = (1.0, 3.0)  #: The range of :math:`\omega`.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,17 +249,13 @@ class ReleasedSquareWave(SquareWave):
 
 @dataclass(frozen=True)
 class GaussianProcess(Prior):
-    r"""A zero-mean Gaussian process with kernel :math:`\exp(-|x - x'|^2 / 2\ell^2)`.
-
-    Attributes:
-        length_scale: :math:`\ell`, in units of x.
-        jitter: Variance added to each value, without which the kernel matrix of 200 inputs on
-            [-2, 2] has no Cholesky factor in float64.
-    """
+    r"""A zero-mean Gaussian process with kernel :math:`\exp(-|x - x'|^2 / 2\ell^2)`."""
 
     name: ClassVar[str] = "gp"
 
-    length_scale: PositiveFloat = 0.25
+    length_scale: PositiveFloat = 0.25  #: :math:`\ell`, in units of x.
+    #: Variance added to each value, without which the kernel matrix of 200 inputs on [-2, 2] has no
+    #: Cholesky factor in float64. Its root is a tenth of a model's smallest standard deviation.
     jitter: PositiveFloat = 1e-8
 
     def kernel(self, x1: Tensor, x2: Tensor) -> Tensor:

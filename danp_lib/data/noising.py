@@ -25,14 +25,10 @@ class NoiseSchedule(Configuration):
 
     The paper calls beta a variance; in its formula and in Table 2 it is the standard deviation of
     one step.
-
-    Attributes:
-        beta: Standard deviation of one step.
-        num_levels: F, the index of the noisiest level.
     """
 
     beta: Beta
-    num_levels: NonNegativeInt
+    num_levels: NonNegativeInt  #: F, the index of the noisiest level.
 
     @classmethod
     def from_final_variance(cls, variance: float, *, num_levels: int) -> NoiseSchedule:
@@ -100,32 +96,20 @@ def _noise_variance(beta: float, level: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class MaskedTask:
-    r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`.
-
-    Attributes:
-        context: The context sets.
-        auxiliary: The levels 1 to F; only those noisier than ``level`` are unmasked.
-        target: The point sets of the level itself.
-        level: The level, one for the batch or one a task, ``(batch,)``.
-    """
+    r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`."""
 
     context: PointSet
-    auxiliary: tuple[PointSet, ...]
-    target: PointSet
-    level: int | Tensor
+    auxiliary: tuple[PointSet, ...]  #: The levels 1 to F; those above ``level`` are unmasked.
+    target: PointSet  #: The points of the level itself.
+    level: int | Tensor  #: One for the batch, or one a task, ``(batch,)``.
 
 
 @dataclass(frozen=True, eq=False)
 class AugmentedTask:
-    r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`.
-
-    Attributes:
-        context: The context sets.
-        levels: The point sets of levels 0 to F; level 0 is the target set.
-    """
+    r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`."""
 
     context: PointSet
-    levels: tuple[PointSet, ...]
+    levels: tuple[PointSet, ...]  #: The levels 0 to F; level 0 is the target set.
 
     def masked(self, level: int | Tensor) -> MaskedTask:
         """Mask the task for training at a level (paper, Section 2.2, "Training").

@@ -99,22 +99,17 @@ class Observations(TaskGenerator):
     Each task takes one function at random and divides some of its points among context and targets;
     no point is in both. The noisier levels of an augmented task lie at random points of the same
     function, which may be in the context or the targets too.
-
-    Attributes:
-        functions: The table, on the device on which it was given.
-        order: ``"random"``: targets lie anywhere among the context. ``"forecast"``: all of them
-            come after it, at larger inputs.
-        digest: SHA-256 of the points, so that a run does not go on with other data.
     """
 
     name: ClassVar[str] = "observations"
 
     table: InitVar[PointSet]
+    #: Targets lie anywhere among the context, or all of them after it, at larger inputs.
     order: Literal["random", "forecast"] = "random"
-    digest: str = field(init=False)
+    digest: str = field(init=False)  #: SHA-256 of the points: a run goes on with the same alone.
 
     # Set on each instance, and no fields: a configuration holds plain values.
-    functions: ClassVar[PointSet]
+    functions: ClassVar[PointSet]  #: The table, on the device on which it was given.
     _copies: ClassVar[dict[torch.device, PointSet]]
     _fewest: ClassVar[int]
 

@@ -23,15 +23,11 @@ class PointSet:
 
     Sets of different sizes share a batch by padding: a padded entry has ``mask`` false and may hold
     anything, NaN included. Nothing in the library lets such an entry reach a result.
-
-    Attributes:
-        x: Inputs, ``(batch, points, dim_x)``.
-        y: Outputs, ``(batch, points, 1)``.
-        mask: True where a point is real, ``(batch, points)``; all true when left out.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Tensor  #: Inputs, ``(batch, points, dim_x)``.
+    y: Tensor  #: Outputs, ``(batch, points, 1)``.
+    #: True where a point is real, ``(batch, points)``; all true when left out.
     mask: Tensor = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -139,18 +135,11 @@ class PointSet:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`.
+    r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`."""
 
-    Attributes:
-        context: The context sets, padded and masked.
-        target: The target sets; every entry is real.
-        pool: The true function at further uniform inputs, for the noising estimator, if it is
-            known there; every entry is real.
-    """
-
-    context: PointSet
-    target: PointSet
-    pool: PointSet | None = None
+    context: PointSet  #: Padded and masked.
+    target: PointSet  #: Every entry is real, and of the pool too.
+    pool: PointSet | None = None  #: The function at further uniform inputs, where it is known.
 
     def __post_init__(self) -> None:
         sets = {"context": self.context, "target": self.target, "pool": self.pool}

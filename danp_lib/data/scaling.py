@@ -23,13 +23,8 @@ Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixtu
 class Scaling(Configuration):
     """An affine map between the data's units and a model's; checkpoints keep it.
 
-    A model's x lies in its domain, and its y should be near zero with a spread near one.
-
-    Attributes:
-        x_offset: The data's x that becomes 0; with several input dimensions, one number for each.
-        x_unit: The length in the data's x that becomes 1, likewise.
-        y_offset: The data's y that becomes 0.
-        y_unit: The length in the data's y that becomes 1.
+    A model's x lies in its domain, and its y should be near zero with a spread near one. The data's
+    offset becomes 0, and a unit of theirs 1; for several input dimensions there is one of x each.
     """
 
     x_offset: float | tuple[float, ...]
