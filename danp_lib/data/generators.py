@@ -275,9 +275,7 @@ class GaussianProcess(Prior):
                 f"jitter must make the covariance of {x.shape[1]} inputs positive definite in "
                 f"float64, got {self.jitter}, with which it is not; the default is 1e-8."
             )
-        eps = torch.randn(
-            (*x.shape[:2], 1), dtype=x.dtype, device=generator.device, generator=generator
-        )
+        eps = torch.randn((*x.shape[:2], 1), dtype=x.dtype, device=x.device, generator=generator)
         # A failed factor is finite. To look would wait for a GPU; training reports the NaN.
         return (factor @ eps).masked_fill_((info != 0)[:, None, None], math.nan)
 
@@ -285,7 +283,7 @@ class GaussianProcess(Prior):
 GENERATORS: dict[str, type[Prior]] = {
     cls.name: cls for cls in (Sawtooth, SquareWave, ReleasedSquareWave, GaussianProcess)
 }
-"""The classes of priors, by the names that checkpoints know them by."""
+"""The priors, by the names that checkpoints know them by."""
 
 DATASETS: dict[str, Prior] = {name: cls() for name, cls in GENERATORS.items()}
 """The datasets that models are trained and scored on."""

@@ -41,7 +41,7 @@ class NoiseSchedule(Configuration):
         checked(Beta, variance, "variance")  # the noise has the range of beta
         low, high = 0.0, 1.0
         while low < (middle := (low + high) / 2) < high:
-            if _noise_variance(middle, num_levels) < variance:
+            if cls(middle, num_levels).variance(num_levels) < variance:
                 low = middle
             else:
                 high = middle
@@ -53,7 +53,9 @@ class NoiseSchedule(Configuration):
 
     def variance(self, level: int) -> float:
         """Variance of the noise in y_level, ``beta - beta * (1 - beta) ** level``."""
-        return _noise_variance(self.beta, check_level(level, self.num_levels))
+        # Written so that no digit cancels at small beta.
+        level = check_level(level, self.num_levels)
+        return -self.beta * math.expm1(level * math.log1p(-self.beta))
 
     def step(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """One noise step, from a level to the next noisier one; any shape."""
@@ -87,11 +89,6 @@ def check_level(level: int, num_levels: int) -> int:
     if isinstance(level, bool) or not isinstance(level, Integral) or not 0 <= level <= num_levels:
         raise ValueError(f"level must be an integer in 0..{num_levels}, got {level!r}.")
     return int(level)
-
-
-def _noise_variance(beta: float, level: int) -> float:
-    # beta * (1 - (1 - beta) ** level) without cancellation at small beta.
-    return -beta * math.expm1(level * math.log1p(-beta))
 
 
 @dataclass(frozen=True, eq=False)
