@@ -63,7 +63,7 @@ class Domain:
         return ((x >= low) & (x <= high)).all(dim=-1)
 
     def check(self, name: str, x: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse inputs off the domain, or NaN, where the mask is true, by a ``ValueError``."""
+        """Refuse inputs off the domain, or NaN, where the mask is true."""
         if x.shape[-1] != self.dim_x:
             raise ValueError(
                 f"{name} must have the input dimension of the domain {self}, {self.dim_x}, got "
@@ -88,7 +88,7 @@ class Grid(Configuration):
     domain: Domain
     points_per_unit: PositiveInt
     margin: NonNegativeFloat  #: Least distance from the domain's ends to the grid's, in units of x.
-    multiple: PositiveInt  #: The number of points along each axis is rounded up to one of these.
+    multiple: PositiveInt  #: The number of points along each axis is a multiple of this.
 
     @property
     def shape(self) -> tuple[int, ...]:

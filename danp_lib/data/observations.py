@@ -104,7 +104,7 @@ class Observations(TaskGenerator):
     name: ClassVar[str] = "observations"
 
     table: InitVar[PointSet]
-    #: Targets lie anywhere among the context, or all of them after it, at larger inputs.
+    #: ``"random"``: targets lie anywhere; ``"forecast"``: all of them after the context.
     order: Literal["random", "forecast"] = "random"
     digest: str = field(init=False)  #: SHA-256 of the points: a run goes on with the same alone.
 

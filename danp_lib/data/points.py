@@ -138,8 +138,8 @@ class Task:
     r"""A batch of tasks :math:`\psi = (\mathcal{D}_c, \mathcal{D}_t)`."""
 
     context: PointSet  #: Padded and masked.
-    target: PointSet  #: Every entry is real, and of the pool too.
-    pool: PointSet | None = None  #: The function at further uniform inputs, where it is known.
+    target: PointSet  #: Every entry is real, as in the pool.
+    pool: PointSet | None = None  #: At further uniform inputs, for the noising estimator.
 
     def __post_init__(self) -> None:
         sets = {"context": self.context, "target": self.target, "pool": self.pool}

@@ -23,8 +23,8 @@ Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixtu
 class Scaling(Configuration):
     """An affine map between the data's units and a model's; checkpoints keep it.
 
-    A model's x lies in its domain, and its y should be near zero with a spread near one. The data's
-    offset becomes 0, and a unit of theirs 1; for several input dimensions there is one of x each.
+    A model's x lies in its domain, and its y should be near zero with a spread near one. The offset
+    becomes 0, and the unit is the length that becomes 1, of x in each of several dimensions.
     """
 
     x_offset: float | tuple[float, ...]
