@@ -23,11 +23,7 @@ from danp_lib.data.points import PointSet
 DAYS_A_YEAR = 365.2425
 """Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970."""
 
-MISSING = ("", "na", "nan", "null")
-"""What stands for a missing output in a CSV file, in letters of either case."""
-
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_LARGEST = torch.finfo(torch.float32).max  # the models compute in float32
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
@@ -129,7 +125,8 @@ def read_columns(
 def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
     """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is."""
     numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
-    fits = cells.str.lower().isin(MISSING if missing else ()) | (np.abs(numbers) <= _LARGEST)
+    absent = cells.str.lower().isin(["", "na", "nan", "null"] if missing else [])
+    fits = absent | (np.abs(numbers) <= torch.finfo(torch.float32).max)
     rule = "be a finite number in float32 with a decimal point, as in 2.5"
     refuse(cells, ~fits, f"{rule}, or missing ('', NA, NaN or null)" if missing else rule)
     return numbers
