@@ -72,6 +72,11 @@ class Scaling(Configuration):
         y = ((points.y.double() - self.y_offset) / self.y_unit).to(dtype)
         return PointSet(self.inputs(points.x, dtype=dtype), y, points.mask)
 
+    def invert(self, points: PointSet) -> PointSet:
+        """Sets in the data's units, float64, of sets in the model's."""
+        offset, unit = self._x_map(points.x)
+        return PointSet(offset + unit * points.x.double(), self.outputs(points.y), points.mask)
+
     def data_domain(self, domain: Domain) -> Domain:
         """The domain in the data's units of one in the model's."""
         ends = torch.tensor([domain.lower, domain.upper], dtype=torch.float64)
