@@ -127,12 +127,18 @@ def test_curves_are_of_what_is_shipped_and_begin_as_they_did(path: Path) -> None
     assert float(again.values) / 50 == pytest.approx(curve.log_likelihood[0], abs=0.05)
 
 
+@pytest.mark.parametrize("name", ["danp-sawtooth", "danp-sawtooth-paper"])
+def test_the_curves_of_ten_tasks_are_of_all_tasks_of_the_benchmark(name: str) -> None:
+    ten = load_result(results_folder() / "ten-tasks" / result_name(name, "samples"), Samples)
+    check_origin(ten)
+    assert ten.origin.name == name
+    assert {average.num_tasks for average in ten.content.by_context_size} == {10}
+    assert [curve.row for curve in ten.content.curves[::2]] == list(range(310))
+
+
 def test_the_curves_of_ten_tasks_begin_as_the_longer_ones_of_one() -> None:
     path = results_folder() / "ten-tasks" / result_name("danp-sawtooth", "samples")
     ten, one = (load_result(p, Samples) for p in (path, results_folder() / path.name))
-    check_origin(ten)
-    assert {average.num_tasks for average in ten.content.by_context_size} == {10}
-    assert [curve.row for curve in ten.content.curves[::2]] == list(range(310))
     longer = {(curve.row, curve.estimator): curve for curve in one.content.curves}
     compared = 0
     for curve in ten.content.curves:

@@ -30,7 +30,7 @@ MINIATURE: dict[str, Any] = {
     "compiled": None,
     "marginals": "--num-samples 4",
     "used": "--num-samples 4",
-    "samples": {"results": "--max-samples 100"},
+    "samples": {"results/danp-sawtooth": "--max-samples 100"},
     "cost": "--threads 1 --num-targets 1 2 --num-samples 2 --seconds 0",
 }
 TASKS = torch.tensor([0, 20, 105, 309])
