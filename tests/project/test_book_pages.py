@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from sphinx.application import Sphinx
+from sphinx.ext import autodoc
+
+from danp_lib.training.resume import TrainingConfig
+
+sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
+import plain_types
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -200,3 +208,14 @@ def test_contrast_at_its_ends() -> None:
     white, black = (255.0, 255.0, 255.0), (0.0, 0.0, 0.0)
     assert contrast(white, black) == pytest.approx(21)
     assert contrast(black, black) == 1
+
+
+def test_the_library_reference_shows_types_without_the_limits_of_configurations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader: Any = autodoc
+    monkeypatch.setattr(reader, "get_type_hints", reader.get_type_hints)
+    plain_types.setup(Sphinx.__new__(Sphinx))
+    types = reader.get_type_hints(TrainingConfig, include_extras=True)
+    assert types["gradient_clip"] == float | None
+    assert types["num_steps"] is int
