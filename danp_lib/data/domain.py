@@ -85,8 +85,8 @@ class Domain:
 class Grid(Configuration):
     """An even grid that covers a domain."""
 
-    domain: Domain
-    points_per_unit: PositiveInt
+    domain: Domain  #: The box that inputs may come from.
+    points_per_unit: PositiveInt  #: Grid points per unit of x.
     margin: NonNegativeFloat  #: Least distance from the domain's ends to the grid's, in units of x.
     multiple: PositiveInt  #: The number of points along each axis is a multiple of this.
 

@@ -95,7 +95,7 @@ def check_level(level: int, num_levels: int) -> int:
 class MaskedTask:
     r"""What the model sees of an augmented task at one level, :math:`\widehat{\psi}_f`."""
 
-    context: PointSet
+    context: PointSet  #: The context sets.
     auxiliary: tuple[PointSet, ...]  #: The levels 1 to F; those above ``level`` are unmasked.
     target: PointSet  #: The points of the level itself.
     level: int | Tensor  #: One for the batch, or one a task, ``(batch,)``.
@@ -105,7 +105,7 @@ class MaskedTask:
 class AugmentedTask:
     r"""Augmented tasks :math:`\widehat{\psi} = (\mathcal{D}_c, \mathcal{D}_t, \mathcal{D}_a)`."""
 
-    context: PointSet
+    context: PointSet  #: The context sets.
     levels: tuple[PointSet, ...]  #: The levels 0 to F; level 0 is the target set.
 
     def masked(self, level: int | Tensor) -> MaskedTask:

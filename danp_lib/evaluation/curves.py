@@ -50,10 +50,10 @@ class SampleCurve:
 class SampleAverage:
     """The score with one number of samples."""
 
-    estimator: Estimator
+    estimator: Estimator  #: As in :class:`SampleCurve`.
     num_samples: int  #: S.
     context_size: int | None  #: Of the tasks averaged over; ``None`` for all of them.
-    num_tasks: int
+    num_tasks: int  #: How many tasks.
     average_likelihood: float  #: The paper's score, the mean over the tasks.
     average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
     mean_log_likelihood: float  #: Mean over the tasks, in nats per target.

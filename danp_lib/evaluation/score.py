@@ -51,7 +51,7 @@ class Evaluation:
     average_likelihood: float  #: The paper's score.
     average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
     mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
-    num_tasks: int
+    num_tasks: int  #: How many tasks.
     estimator: str  #: The tasks' estimator; where they differ, all of them, joined by ``"+"``.
     num_samples: int  #: The largest number of samples of a task.
     forward_passes: int  #: Sum over the tasks.

@@ -50,10 +50,10 @@ _DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueErro
 
 @dataclass(frozen=True)
 class TrainingConfig(Configuration):
-    """A run."""
+    """The settings of a run."""
 
     num_steps: PositiveInt  #: Number of updates.
-    batch: BatchConfig = field(default_factory=BatchConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)  #: The batches.
     #: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
     optimizer: OptimizerKind = "muon"
     learning_rate: PositiveFloat = 1e-3  #: Adam's peak rate.
