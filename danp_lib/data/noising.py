@@ -27,7 +27,7 @@ class NoiseSchedule(Configuration):
     one step.
     """
 
-    beta: Beta
+    beta: Beta  #: Standard deviation of one step.
     num_levels: NonNegativeInt  #: F, the index of the noisiest level.
 
     @classmethod
