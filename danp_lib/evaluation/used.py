@@ -24,6 +24,14 @@ class Used:
     evaluation: Evaluation  #: The likelihoods.
     marginals: Marginals  #: CRPS and coverage.
 
+    def __post_init__(self) -> None:
+        counts = len(self.evaluation.tasks), len(self.marginals.tasks)
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"evaluation and marginals must be of the same tasks, got {counts[0]} and "
+                f"{counts[1]} of them."
+            )
+
 
 def score_used(
     model: DANP,

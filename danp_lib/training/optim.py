@@ -109,6 +109,7 @@ class Optimizer:
         muon_weight_decay: float,
         gradient_clip: float | None,
     ) -> None:
+        checked(OptimizerKind, kind, "kind")
         self.parameters = list(model.parameters())
         device = self.parameters[0].device
         self.clip = math.inf if gradient_clip is None else gradient_clip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import Sawtooth
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.marginals import score_marginals
+from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.used import score_used
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
@@ -55,3 +57,10 @@ def test_the_scores_are_those_of_the_defended_mixture() -> None:
 def test_without_levels_there_is_nothing_to_score() -> None:
     with pytest.raises(ValueError, match=r"^model must have noise levels"):
         score_used(small(num_levels=0), TASKS, generator=seeded())
+
+
+def test_likelihoods_and_marginals_of_other_tasks_are_refused() -> None:
+    used = score_used(small(), TASKS, num_samples=2, generator=seeded())
+    fewer = Marginals.summarize(used.marginals.tasks[:2], num_samples=2)
+    with pytest.raises(ValueError, match=r"^evaluation and marginals must be .* got 3 and 2"):
+        replace(used, marginals=fewer)

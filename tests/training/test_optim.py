@@ -59,10 +59,23 @@ def test_the_constant_jitter_stops() -> None:
     assert replace(run, jitter_steps=0).jitter_at(0) == 0.0
 
 
-def test_an_unknown_schedule_is_refused() -> None:
-    wrong: Any = "linear"
-    with pytest.raises(ValueError, match=r"schedule must be .*cosine"):
-        schedule_factor(0, num_steps=1, warmup_steps=0, schedule=wrong)
+def test_unknown_choices_are_refused() -> None:
+    bad: Any = "linear"
+    with pytest.raises(ValueError, match=r"^schedule must be 'constant' or 'cosine' .*'linear'"):
+        schedule_factor(0, num_steps=1, warmup_steps=0, schedule=bad)
+    with pytest.raises(
+        ValueError, match=r"^jitter_schedule must be 'constant' or 'geometric', .*'linear'"
+    ):
+        TrainingConfig(num_steps=1, jitter_schedule=bad)
+    with pytest.raises(ValueError, match=r"^kind must be 'adam' or 'muon', got 'linear'"):
+        Optimizer(
+            nn.Linear(1, 1),
+            kind=bad,
+            learning_rate=1.0,
+            muon_learning_rate=1.0,
+            muon_weight_decay=0.0,
+            gradient_clip=None,
+        )
 
 
 @pytest.mark.parametrize("in_float64", [True, False])
