@@ -95,6 +95,7 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
     which holds both. What another run has made is not replaced.
     """
+    _config.checked(_config.PositiveInt | None, threads, "threads")
     path, folder = out / f"{name}.safetensors", out
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typer import Option
 
+from danp_lib._config import check_at_least
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
 from danp_lib.cli import arguments
@@ -39,7 +40,7 @@ def predict(
     group: Group = None,
     num_samples: Annotated[int, _NUM_SAMPLES] = 256,
     quantiles: Annotated[str, _QUANTILES] = "0.05,0.5,0.95",
-    samples: Annotated[int, Option(help="Joint samples to write, a column each.", min=0)] = 0,
+    samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
     seed: Seed = 0,
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
@@ -61,6 +62,7 @@ def predict(
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
+    check_at_least(0, samples=samples)
     made = {"mean", "sd", *(f"q{level!r}" for level in levels)}
     _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)

@@ -54,7 +54,7 @@ def train(
     seed: Seed = 0,
     num_levels: Annotated[int | None, _LEVELS] = None,
     max_minutes: Annotated[float | None, _MAX_MINUTES] = None,
-    threads: Annotated[int | None, Option(help="Threads of the CPU.", min=1)] = None,
+    threads: Annotated[int | None, Option(help="Threads of the CPU.")] = None,
     device: Device = "cpu",
     compile_model: Annotated[bool, _COMPILE] = False,
     snapshots: Annotated[bool, _SNAPSHOTS] = False,

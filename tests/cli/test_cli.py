@@ -603,7 +603,7 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--quantiles", "0.5,1"], "quantiles"),
         (["--quantiles", "0.5,0.5"], "quantiles"),
         (["--quantiles", "half"], "quantiles"),
-        (["--samples", "-1"], "--samples"),
+        (["--samples", "-1"], "danp: samples must be >= 0, got -1"),
         (["--x", "y"], "'y'"),
         (["--x", "q0.5"], "'q0.5'"),
         (["--x", "sample_2", "--samples", "2"], "'sample_2'"),
