@@ -157,8 +157,10 @@ def _describe(kind: Any) -> str:
 
 
 def check_at_least(least: int, **values: int) -> None:
-    """Refuse numbers below a bound."""
+    """Refuse integers below a bound, and what is no integer."""
     for name, value in values.items():
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise ValueError(f"{name} must be an integer, got {value!r}.")
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}.")
 

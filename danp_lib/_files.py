@@ -38,7 +38,8 @@ def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file, whole or not at all, text as UTF-8; a missing folder is made."""
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
+    # Another process may write the same file at the same time.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("wb") as file:

@@ -36,7 +36,9 @@ def _checked_device(name: str) -> str:
 DATASET_NAMES = "sawtooth, square, square-released or gp"
 CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained model.")
 ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
-Dataset = Annotated[str | None, Option(help=f"{DATASET_NAMES}.")]
+Dataset = Annotated[
+    str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
 Device = Annotated[str, Option(help="cpu, cuda or cuda:N.", callback=_checked_device)]

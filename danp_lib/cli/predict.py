@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from danp_lib.data.points import PointSet
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
+from danp_lib.models.danp import DANP
 from danp_lib.storage.pretrained import find_checkpoint
 
 AT_ONCE = 1000
@@ -27,6 +29,11 @@ AT_ONCE = 1000
 
 _CONTEXT = Option(help="CSV with the columns x and y; may have no rows, and gaps in y.")
 _NUM_SAMPLES = Option(help="Samples of the auxiliary data that a DANP averages over.")
+_START = Option(
+    help="Where every function starts, for a model that counts from there; if left out, the "
+    "earliest input given or asked for."
+)
+_DEFENDED = Option("--defended", help="Guard a DANP against samples of its own that are wrong.")
 _QUANTILES = Option(help="Levels of the quantiles, separated by commas; may be empty.")
 
 
@@ -38,6 +45,8 @@ def predict(
     x: XColumn = None,
     y: YColumn = None,
     group: Group = None,
+    start: Annotated[str | None, _START] = None,
+    defended: Annotated[bool, _DEFENDED] = False,
     num_samples: Annotated[int, _NUM_SAMPLES] = 256,
     quantiles: Annotated[str, _QUANTILES] = "0.05,0.5,0.95",
     samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
@@ -59,6 +68,10 @@ def predict(
         if out.exists() and source.exists() and source.samefile(out):
             raise ValueError(f"out must not be a file that is read, got {out}.")
     fitted = arguments.open_fitted(checkpoint)
+    if defended:
+        if fitted.model.num_levels == 0:
+            raise ValueError(f"defended is for a DANP, got a {fitted.model.name}.")
+        fitted = replace(fitted, model=cast(DANP, fitted.model).defended())
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
@@ -78,6 +91,7 @@ def predict(
         none = f"predicted from no point, since {context} has none of this {group}"
         say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
+    origin = None if start is None else _read_start(start, dates=layout.dates)
     streams = torch.Generator().manual_seed(seed)
     parts = []
     for name in names:
@@ -91,6 +105,7 @@ def predict(
                 known,
                 wanted,
                 x=x,
+                start=origin,
                 num_samples=num_samples,
                 levels=levels,
                 samples=samples,
@@ -151,12 +166,24 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
     return rows
 
 
+def _read_start(text: str, *, dates: bool) -> float:
+    """An input in the command line, which must be a date where the model's were."""
+    cell = tables.import_pandas().Series([text.strip()], index=["--start"], name="start")
+    inputs, dated = tables.read_inputs(cell)
+    if dated != dates:
+        tables.refuse(
+            cell, slice(None), "be a date, as the model's inputs are" if dates else "be a number"
+        )
+    return float(inputs[0])
+
+
 def _predict_one(
     fitted: Fitted,
     given: Any,
     asked: Any,
     *,
     x: str,
+    start: float | None,
     num_samples: int,
     levels: list[float],
     samples: int,
@@ -164,10 +191,10 @@ def _predict_one(
 ) -> dict[str, list[float]]:
     """The columns of the result for one function; ``x`` is the name of its inputs."""
     known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
-    start = fitted.start(known, inputs)
+    origin = fitted.start(known, inputs, start)
     for rows, places in ((given, known.x), (asked, inputs)):
-        tables.refuse(rows["text"].rename(x), ~fitted.takes(places, start)[0].numpy(), fitted.rule)
-    scaled, xt = fitted.to_model(known, start), fitted.scaling.inputs(inputs - start)
+        tables.refuse(rows["text"].rename(x), ~fitted.takes(places, origin)[0].numpy(), fitted.rule)
+    scaled, xt = fitted.to_model(known, origin), fitted.scaling.inputs(inputs - origin)
     predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)
     # Joint samples need all inputs together; marginals do not.
     size = xt.shape[1] if samples else AT_ONCE

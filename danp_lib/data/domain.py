@@ -35,6 +35,8 @@ class Domain:
     def of(cls, box: Box) -> Domain:
         """The domain of plain values, as configurations hold them."""
         pairs: Any = (box,) if box and isinstance(box[0], Real) else box
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"domain must be (lower, upper), or a pair a dimension, got {box}.")
         return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
 
     def __str__(self) -> str:
@@ -78,7 +80,9 @@ class Domain:
 
     def from_unit(self, unit: Tensor) -> Tensor:
         """The inputs ``(..., dim_x)`` at coordinates from 0 to 1 along each side."""
-        return unit.new_tensor(self.lower) + unit.new_tensor(self.width) * unit
+        sides = zip(self.lower, self.width, unit.unbind(dim=-1), strict=True)
+        # By numbers: a tensor made of them on the host could not be captured on a GPU.
+        return torch.stack([low + width * part for low, width, part in sides], dim=-1)
 
 
 @dataclass(frozen=True)

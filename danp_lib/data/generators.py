@@ -11,12 +11,26 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import ORDERED, Configuration, NonNegativeFloat, PositiveFloat
+from danp_lib._config import (
+    ORDERED,
+    Configuration,
+    Limit,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    check_at_least,
+    checked,
+)
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet, Task
 
 PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 """A range (lower, upper)."""
+# Below 1, the interval (1/omega, 1) of the phase is empty.
+FrequencyRange = Annotated[
+    tuple[float, float], Limit("with 1 <= lower <= upper", lambda pair: 1 <= pair[0] <= pair[1])
+]
+"""The range of a wave's frequency, (lower, upper)."""
 NoiseRange = PositiveRange
 """The range of a standard deviation that is log-uniform."""
 
@@ -28,19 +42,21 @@ def noise_in_words(noise: float | tuple[float, float]) -> str:
     return f"standard deviation {noise:g}" if noise else "none added"
 
 
+_ContextSize = NonNegativeInt | Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED]
+
+
 def check_sizes(
-    batch_size: int, context_size: int | tuple[int, int], num_targets: int, pool_size: int = 0
+    batch_size: int,
+    context_size: int | tuple[int, int],
+    num_targets: int,
+    num_sets: int,
+    pool_size: int = 0,
 ) -> tuple[int, int]:
     """The range of context sizes, all sizes checked."""
-    low, high = context_size if isinstance(context_size, tuple) else (context_size, context_size)
-    if not 0 <= low <= high:
-        raise ValueError(f"context_size must be n or (low, high) >= 0, got {context_size}.")
-    if batch_size < 1 or num_targets < 0 or pool_size < 0:
-        raise ValueError(
-            "batch_size must be >= 1, num_targets and pool_size >= 0, got "
-            f"{batch_size}, {num_targets} and {pool_size}."
-        )
-    return low, high
+    check_at_least(1, batch_size=batch_size, num_sets=num_sets)
+    check_at_least(0, num_targets=num_targets, pool_size=pool_size)
+    sizes = checked(_ContextSize, context_size, "context_size")
+    return sizes if isinstance(sizes, tuple) else (sizes, sizes)
 
 
 @dataclass(frozen=True)
@@ -137,7 +153,7 @@ class Prior(TaskGenerator):
 
         Functions are evaluated in float64 at the inputs as rounded to ``dtype``.
         """
-        low, high = check_sizes(batch_size, context_size, num_targets, pool_size)
+        low, high = check_sizes(batch_size, context_size, num_targets, num_sets, pool_size)
         split = [high, num_sets * num_targets, pool_size]
         device = generator.device
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
@@ -157,7 +173,7 @@ class Wave(Prior):
 
     #: The wave at ``x``, given its parameters; all arguments broadcast.
     evaluate: ClassVar[Callable[..., Tensor]]
-    frequency: PositiveRange = (1.0, 3.0)  #: The range of :math:`\omega`.
+    frequency: FrequencyRange = (1.0, 3.0)  #: The range of :math:`\omega`.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,7 +216,7 @@ class Sawtooth(Wave):
 
     name: ClassVar[str] = "sawtooth"
 
-    frequency: PositiveRange = (2.0, 4.0)
+    frequency: FrequencyRange = (2.0, 4.0)
 
     def sample_parameters(
         self, batch_size: int, *, generator: torch.Generator

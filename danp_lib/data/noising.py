@@ -119,6 +119,12 @@ class AugmentedTask:
             level = check_level(level, top)
             target = self.levels[level]
         else:
+            batch = self.context.batch_size
+            if level.shape != (batch,) or level.is_floating_point():
+                raise ValueError(
+                    f"level must be an integer, or a tensor of them of shape ({batch},), got "
+                    f"{level.dtype} of shape {tuple(level.shape)}."
+                )
             if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
                 raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
             rows = torch.arange(len(level), device=level.device)

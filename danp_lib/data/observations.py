@@ -53,10 +53,10 @@ def cut_windows(
     starts = x[x <= latest]
     if stride is not None:
         count = math.floor(float(latest - x[0]) / stride) + 1
-        starts = x[0] + stride * torch.arange(count, dtype=x.dtype)
+        starts = x[0] + stride * torch.arange(count, dtype=x.dtype, device=x.device)
     first = torch.searchsorted(x, starts - slack)
     sizes = torch.searchsorted(x, starts + width - slack) - first
-    places = torch.arange(int(sizes.max()))
+    places = torch.arange(int(sizes.max()), device=x.device)
     index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
     parts = (x[index] - starts.unsqueeze(1)).unsqueeze(-1), y[index].unsqueeze(-1)
     return PointSet(*parts, places < sizes.unsqueeze(1)).blanked(), starts
@@ -141,7 +141,7 @@ class Observations(TaskGenerator):
         dtype: torch.dtype = torch.float32,
     ) -> Task:
         """Draw tasks; see the base class. A set after the first may share points with others."""
-        low, high = check_sizes(batch_size, context_size, num_targets)
+        low, high = check_sizes(batch_size, context_size, num_targets, num_sets)
         if high + num_targets > self._fewest:
             raise ValueError(
                 f"a context of up to {high} and {num_targets} targets need {high + num_targets} "

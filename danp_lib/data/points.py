@@ -16,6 +16,14 @@ from torch import Tensor
 from danp_lib._files import naming, with_sorted_header, write_atomically
 
 
+def check_tensors(**values: Any) -> None:
+    """Refuse what is no tensor, NumPy's arrays included."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise ValueError(f"{name} must be a torch.Tensor, got {kind}; use torch.as_tensor.")
+
+
 # Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
 @dataclass(frozen=True, eq=False)
 class PointSet:
@@ -31,11 +39,13 @@ class PointSet:
     mask: Tensor = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        check_tensors(x=self.x, y=self.y)
         if self.x.ndim != 3:
             raise ValueError(f"x must have shape (batch, points, dim), got {tuple(self.x.shape)}.")
         size = tuple(self.x.shape[:2])
         if self.mask is None:
             object.__setattr__(self, "mask", self.x.new_ones(size, dtype=torch.bool))
+        check_tensors(mask=self.mask)
         if tuple(self.y.shape) != (*size, 1):
             raise ValueError(
                 f"y must have shape {(*size, 1)} to go with x of shape {tuple(self.x.shape)}, "
@@ -139,7 +149,9 @@ class Task:
 
     context: PointSet  #: Padded and masked.
     target: PointSet  #: Every entry is real, as in the pool.
-    pool: PointSet | None = None  #: At further uniform inputs, for the noising estimator.
+    #: The true function at further uniform inputs, for the noising estimator; ``None`` where it is
+    #: unknown.
+    pool: PointSet | None = None
 
     def __post_init__(self) -> None:
         sets = {"context": self.context, "target": self.target, "pool": self.pool}

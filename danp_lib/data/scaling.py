@@ -93,6 +93,10 @@ class Scaling(Configuration):
 
     def _x_map(self, x: Tensor) -> Iterator[Tensor]:
         pair = self.x_offset, self.x_unit
+        if wrong := {len(p) for p in pair if isinstance(p, tuple)} - {x.shape[-1]}:
+            raise ValueError(
+                f"x must have the input dimension of the scaling, {max(wrong)}, got {x.shape[-1]}."
+            )
         return (torch.tensor(each, dtype=torch.float64, device=x.device) for each in pair)
 
 

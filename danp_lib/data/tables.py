@@ -144,7 +144,7 @@ def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
 
 
 def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
-    """The same of a pandas Series of numbers, dates or text, in which none is missing."""
+    """Inputs of a pandas Series without a gap, and whether they were dates, or text of them."""
     for place in column.index[column.isna()]:
         raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
     if column.dtype.kind == "O" or str(column.dtype).startswith(("string", "str")):
@@ -173,6 +173,8 @@ def import_pandas() -> Any:
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:
     """Inputs as finite numbers; dates, those of the standard library too, become years."""
+    if np.ma.is_masked(x):
+        raise ValueError("x must have no masked entry; a value may be missing, its x may not.")
     values: Any = getattr(x, "array", x)  # of pandas
     zoned = getattr(values, "tz", None) is not None
     labels = np.asarray(values.tz_convert(None) if zoned else values)

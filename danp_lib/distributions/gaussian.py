@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ class OutputsDistribution(Distribution):
 
     def quantile(self, level: float) -> Tensor:
         """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"the level of a quantile must lie in (0, 1), got {level}.")
+        if not isinstance(level, Real) or not 0.0 < level < 1.0:
+            raise ValueError(f"the level of a quantile must be a number in (0, 1), got {level}.")
         return self.icdf(torch.tensor(level, dtype=torch.float64))
 
     def check_value(self, value: Tensor) -> None:
@@ -141,6 +142,7 @@ class LowRankNormal(OutputsDistribution):
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""
+        check_each(value)
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
     def icdf(self, value: Tensor | float) -> Tensor:
@@ -150,6 +152,8 @@ class LowRankNormal(OutputsDistribution):
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:
         """The joint distribution of some of the points."""
+        if isinstance(index, Integral) or (isinstance(index, Tensor) and index.ndim != 1):
+            raise ValueError(f"index must be a slice or a tensor (points,), got {index}.")
         return self.map(lambda part: part[..., index, :])
 
     def __getitem__(self, index: Any) -> LowRankNormal:
@@ -176,7 +180,13 @@ class DiagonalNormal(LowRankNormal):
     """Independent Gaussians, by means and variances ``(*batch, points, 1)``."""
 
     def __init__(self, loc: Tensor, variance: Tensor) -> None:
-        super().__init__(loc, loc.new_zeros((*loc.shape[:-1], 0)), variance)
+        super().__init__(loc, loc[..., :0], variance)
+
+
+def check_each(value: Tensor | float) -> None:
+    """Refuse what is neither one number for all outputs nor one for each."""
+    if isinstance(value, Tensor) and value.ndim == 1:
+        raise ValueError(f"value must be a number or (..., points, 1), got {tuple(value.shape)}.")
 
 
 def batch_index(index: Any, event_dims: int) -> Any:

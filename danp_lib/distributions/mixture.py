@@ -13,6 +13,7 @@ from danp_lib.distributions.gaussian import (
     LowRankNormal,
     OutputsDistribution,
     batch_index,
+    check_each,
 )
 
 
@@ -119,6 +120,5 @@ def _across_components(value: Tensor | float) -> Tensor | float:
     """A value for each output, or one for all, the same for all components of a mixture."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
-    if value.ndim == 1:
-        raise ValueError(f"value must be a number or (..., points, 1), got {tuple(value.shape)}.")
+    check_each(value)
     return value.unsqueeze(-3)

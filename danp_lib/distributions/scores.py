@@ -43,6 +43,8 @@ def in_central_interval(predictive: LowRankNormal | Mixture, y: Tensor, level: f
 
 def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Half the mean of ``|Y - Y'|`` for mixtures of Gaussians in rows, ``(rows,)``."""
+    if not mean.numel():
+        return mean.new_zeros(len(mean))
     mean, order = mean.sort(dim=-1)
     weights, variance = weights.gather(-1, order), variance.gather(-1, order)
     weights, mean, variance = _merged(weights, mean, variance)

@@ -22,7 +22,7 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),
     "both": (32, 128, 512, 2048),
 }
-"""S of each estimator: of the paper's, Figure 5's; of ``"both"``, that of both sources together."""
+"""S of each estimator: for the paper's, as in Figure 5; for ``"both"``, half of either kind."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ def sample_curves(
 ) -> tuple[SampleCurve, ...]:
     """The curves of one task, number ``row`` of the benchmark set: one for each estimator."""
     curves = []
-    for stream, (estimator, counts) in zip(spawn(generator, 2), num_samples.items(), strict=True):
+    streams = spawn(generator, len(num_samples))
+    for stream, (estimator, counts) in zip(streams, num_samples.items(), strict=True):
         start = time.perf_counter()
         terms = log_weights(
             model, task, estimator=estimator, num_samples=counts[-1], generator=stream

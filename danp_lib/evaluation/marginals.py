@@ -75,8 +75,8 @@ def score_marginals(
     AR ConvCNP its network's: a rollout has others at its later targets.
 
     The benchmarks' functions are free of noise, and no model's variance is below its floor. So
-    where a model knows a value, its intervals hold more targets than their level says, which is no
-    fault; a coverage below the level is one.
+    where a model knows a value, its intervals hold more targets than their level says. An exact
+    predictive of the same floor says how many they should hold.
     """
 
     def score(one: Task, *, generator: torch.Generator) -> MarginalRecord:

@@ -10,6 +10,7 @@ import torch
 from danp_lib.data.points import Task
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals, marginal_record
 from danp_lib.evaluation.score import Evaluation, TaskRecord, score_each
+from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP
 
 
@@ -33,6 +34,7 @@ class Used:
             )
 
 
+@unchecked_contexts()
 def score_used(
     model: DANP,
     task: Task,

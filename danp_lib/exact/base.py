@@ -30,6 +30,7 @@ class Oracle(Configuration, ABC):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``."""
         target.check("target")
+        check_inputs(context, target.blanked().x)
         values = []
         for row in range(target.batch_size):
             real = target[row].compact()
@@ -41,6 +42,8 @@ def check_inputs(context: PointSet, xt: Tensor) -> None:
     """Refuse, with a ``ValueError``, what no exact predictive can be made of."""
     context.check("context")
     batch, _, dim_x = context.x.shape
+    if batch == 0:
+        raise ValueError("context must hold at least one set, got a batch of 0.")
     if xt.ndim != 3 or (xt.shape[0], xt.shape[2]) != (batch, dim_x):
         raise ValueError(
             f"xt must have shape ({batch}, targets, {dim_x}) to go with the context, "

@@ -58,7 +58,8 @@ class GaussianProcessOracle(Oracle):
         known, xt = context.blanked().to(torch.float64), xt.double()
         kernel = GaussianProcess(length_scale=self.length_scale).kernel
         # Padding becomes independent entries of unit variance, known to be zero.
-        diagonals = torch.where(context.mask, self.context_variance, 1.0).double()
+        diagonals = torch.ones_like(known.x[..., 0])
+        diagonals = diagonals.masked_fill(context.mask, self.context_variance)
         between = kernel(known.x, known.x).masked_fill(~(keep & keep.mT), 0.0)
         lower, failed = torch.linalg.cholesky_ex(between + torch.diag_embed(diagonals))
         if failed.any():
@@ -102,7 +103,7 @@ class NoisyGaussianProcessOracle(Oracle):
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
         """See :class:`GaussianProcessOracle`."""
         check_inputs(context, xt)
-        nothing = PointSet.empty(context.batch_size, dim_x=context.x.shape[-1])
+        nothing = PointSet(context.x[:, :0], context.y[:, :0])
         low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
         count = self.num_nodes if low < high else 1
         stddevs = (low * (high / low) ** ((i + 0.5) / count) for i in range(count))

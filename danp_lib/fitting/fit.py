@@ -111,7 +111,9 @@ def fit(
     for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
     data = _read(data, config, for_division)
     built = _trained(config.model, data, place, progress)
-    built.training_contexts = TrainingContexts.measure(built, data.seen, (0, data.max_context))
+    built.training_contexts = TrainingContexts.measure(
+        built, data.seen, (0, data.max_context), num_targets=data.num_targets
+    )
     predictors: dict[str, Predict] = {config.model: partial(_predict, built)}
     if "convgnp" in config.compare and config.model != "convgnp":
         rival = _trained("convgnp", data, place and place / "convgnp", progress)
@@ -203,8 +205,9 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             unseen = records.windows_of(unseen, width, stride=width)
     if len(apart) < FEW_FUNCTIONS:
         warnings.warn(
-            f"only {len(apart)} functions to train on, windows that overlap counted once: a "
-            "network may memorize them, so compare with the Gaussian process.",
+            f"only {len(apart)} functions to train on"
+            + (", windows that overlap counted once" if width is not None else "")
+            + ": a network may memorize them, so compare with the Gaussian process.",
             records.RecordsWarning,
             stacklevel=3,
         )
@@ -254,8 +257,8 @@ def _sizes(seen: records.Records, context: int | None, targets: int | None) -> t
         context = min(_MOST_CONTEXT, points - targets)
     if min(context, targets) < 1:
         raise ValueError(
-            f"functions must hold enough points for context and targets, {max(context, 1)} and "
-            f"{max(targets, 1)}, got {points} in most; give fewer, or a larger width."
+            f"functions must hold enough points for context and targets, {max(context, 1)} + "
+            f"{max(targets, 1)}, but most hold {points}; give fewer, or a larger width."
         )
     return context, targets
 

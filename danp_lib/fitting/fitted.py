@@ -61,7 +61,8 @@ class Season(Configuration):
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean at inputs of any shape."""
-        return self._waves(x) @ torch.tensor(self.coefficients, dtype=torch.float64)
+        waves = self._waves(x)
+        return waves @ waves.new_tensor(self.coefficients)
 
     def remove(self, points: PointSet, x: Tensor) -> PointSet:
         """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
@@ -69,7 +70,7 @@ class Season(Configuration):
 
     def _waves(self, x: Tensor) -> Tensor:
         """``(*shape, 1 + 2 K)``."""
-        orders = torch.arange(1, (len(self.coefficients) + 1) // 2, dtype=torch.float64)
+        orders = torch.arange(1, (len(self.coefficients) + 1) // 2, device=x.device).double()
         angle = 2.0 * math.pi * x.double().unsqueeze(-1) / self.period * orders
         return torch.cat([torch.ones_like(angle[..., :1]), angle.cos(), angle.sin()], dim=-1)
 
@@ -115,27 +116,41 @@ class Fitted:
         context: PointSet,
         x: Tensor,
         *,
+        start: float | None = None,
         num_samples: int = 256,
         generator: torch.Generator | None = None,
     ) -> Predictive:
         """The joint predictive of the outputs of each function, in the units of the data.
 
         Inputs are ``(points,)`` or ``(functions, points, 1)``, and the context, which may be empty,
-        is ``(functions, points, 1)``. Where left out, the generator is a new one of seed 0.
+        is ``(functions, points, 1)``. A model whose inputs count from the start of a function, as
+        by ``own_start`` or ``width``, takes ``start`` for it; where that is left out, the earliest
+        input given or asked for, so that the prediction depends on what else is asked for. Where
+        left out, the generator is a new one of seed 0.
         """
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
         batch = max(context.batch_size, len(x))
         context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
-        start = self.start(context, x)
-        scaled, xt = self.to_model(context, start), self.scaling.inputs(x - start)
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        origin = self.start(context, x, start)
+        for name, places, real in (("context.x", context.x, context.mask), ("x", x, True)):
+            if len(off := places[~self.takes(places, origin) & real]):
+                raise ValueError(f"{name} must {self.rule}, got {off[0].tolist()}.")
+        scaled, xt = self.to_model(context, origin), self.scaling.inputs(x - origin)
+        generator = torch.Generator(x.device).manual_seed(0) if generator is None else generator
         predictive = self.model.predict(scaled, xt, num_samples=num_samples, generator=generator)
         return self.to_data(predictive, x)
 
-    def start(self, context: PointSet, x: Tensor) -> Tensor | float:
+    def start(self, context: PointSet, x: Tensor, start: float | None = None) -> Tensor | float:
         """The input that a model's inputs count from, of each function, ``(functions, 1, 1)``."""
         if not self.layout.relative:
+            if start is not None:
+                raise ValueError(
+                    "start is for a model whose inputs count from the start of a function; this "
+                    f"one's do not, got {start}."
+                )
             return 0.0
+        if start is not None:
+            return start
         known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
         return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
 
@@ -146,7 +161,7 @@ class Fitted:
     @property
     def rule(self) -> str:
         """What inputs must do, in words and in the units of the data."""
-        since = " from the first input of their function on" if self.layout.relative else ""
+        since = " from the start of their function on" if self.layout.relative else ""
         return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}{since}"
 
     def to_model(self, points: PointSet, start: Tensor | float = 0.0) -> PointSet:

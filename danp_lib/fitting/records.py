@@ -54,7 +54,7 @@ class Columns(Configuration):
 
 @dataclass(frozen=True)
 class Layout(Columns):
-    """The same of a table that was read, and whether its inputs are ``dates``."""
+    """The columns of a table that was read, and whether its inputs are ``dates``."""
 
     dates: bool = False
 
@@ -95,7 +95,7 @@ def read_records(
     parts, starts = [], []
     missing = np.isnan(outputs)
     unsorted, repeated = 0, 0
-    for name in dict.fromkeys(names.tolist()):
+    for name in dict.fromkeys(names):
         own = (names == name) & ~missing
         at, values = inputs[own], outputs[own]
         if not len(at):

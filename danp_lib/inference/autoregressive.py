@@ -21,7 +21,7 @@ from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, ancestral, chunks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rollout:
     """The result of a rollout."""
 
@@ -69,7 +69,9 @@ def ar_log_prob(
             )
             values[row] += predictive.log_prob(targets[part].y).sum()
     terms = task.batch_size * task.target.num_points
-    return Rollout(values, terms * (1 + model.num_levels * num_samples))
+    # The defensive component of a defended DANP is one more pass.
+    defended = getattr(model.config, "defensive_weight", 0.0) > 0.0
+    return Rollout(values, terms * (1 + model.num_levels * num_samples + defended))
 
 
 @torch.no_grad()
@@ -85,7 +87,8 @@ def ar_sample(
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
     Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
-    draws one auxiliary sample for each value, as if its mixture had infinitely many components.
+    draws one auxiliary sample for each value, as if its mixture had infinitely many components, all
+    of one weight; the defensive component is left out.
     ``num_samples`` are drawn of each set, ``chunk_size`` at a time.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)

@@ -7,8 +7,8 @@ gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the 
 proposal, weighted by the balance heuristic (Veach and Guibas, 1995), work at every context size.
 All three estimates are unbiased, so that their logarithms are lower bounds in expectation. Where a
 model weights its samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are
-ratios of two estimates, and forward-noised samples alone do not serve: near the truth, they miss
-the mean of the weights.
+ratios of two estimates, and forward-noised samples alone do not serve: all of them lie near the
+truth, so that they cannot estimate the mean weight over the model's own samples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chu
 Estimator = Literal["model", "noising", "both"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LogLikelihood:
     r"""Log-likelihoods of a batch of tasks."""
 
@@ -55,7 +55,7 @@ def log_likelihood(
     estimator: Estimator | Literal["autoregressive"] = "both",
     num_samples: int = 256,
     auxiliary_inputs: AuxiliaryInputs | None = None,
-    generator: torch.Generator,
+    generator: torch.Generator | None = None,
     chunk_size: int = 256,
 ) -> LogLikelihood:
     """Log-likelihood of each task's targets given its context.
@@ -69,14 +69,23 @@ def log_likelihood(
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the true function and the tasks have no pool.
-        generator: Source of randomness.
+        generator: Source of randomness, which a DANP and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
     """
     checked(Estimator | Literal["autoregressive"], estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
+    if task.batch_size == 0:
+        raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.num_levels > 0
+    rolled_out = isinstance(model, NeuralProcess) and (
+        model.autoregressive or estimator == "autoregressive"
+    )
+    if generator is None and (sampled or rolled_out):
+        raise ValueError(
+            "generator must be a torch.Generator, which a DANP and a rollout need, got None."
+        )
     options: dict[str, Any] = {
         "num_samples": num_samples,
         "generator": generator,
@@ -84,7 +93,7 @@ def log_likelihood(
     }
     if not isinstance(model, NeuralProcess):
         values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
-    elif model.autoregressive or estimator == "autoregressive":
+    elif rolled_out:
         rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
     elif not isinstance(model, DANP) or not sampled:

@@ -75,13 +75,16 @@ class TrainingContexts(Configuration):
         task_generator: TaskGenerator,
         context_size: tuple[int, int],
         *,
+        num_targets: int = 0,
         per_range: int = CONTEXTS_PER_RANGE,
     ) -> TrainingContexts:
         """Draw contexts such as a model was trained on, of sizes 1, 2, 3 to 4, 5 to 8 and so on.
 
-        The smallest and the largest are ``context_size``. A further one lies below the least of the
-        ``per_range`` others of its range with probability 1 / (per_range + 1): by default 0.3 % of
-        them get a warning for nothing.
+        The smallest and the largest are ``context_size``. ``num_targets`` says how many targets go
+        with a context, on which its place depends where the targets are what follows.
+
+        A further one lies below the least of the ``per_range`` others of its range with probability
+        1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:
@@ -92,7 +95,10 @@ class TrainingContexts(Configuration):
         while low <= high:
             largest = min(2 ** (low - 1).bit_length(), high)
             task = task_generator.sample_task(
-                per_range, context_size=(low, largest), num_targets=0, generator=generator
+                per_range,
+                context_size=(low, largest),
+                num_targets=num_targets,
+                generator=generator,
             )
             values = model.context_log_density(task.context)
             y = task.yc[task.context.mask]

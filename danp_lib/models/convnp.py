@@ -23,7 +23,7 @@ from danp_lib._config import (
 )
 from danp_lib.data.domain import Box, Domain, Grid
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_tensors
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
@@ -297,27 +297,31 @@ class ConvNPCore(nn.Module):
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
 
-    def check(self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None) -> None:
+    def check(
+        self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None, name_of_xt: str = "xt"
+    ) -> None:
         """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
         dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
         inputs = {f"{name}.x": points.x for name, points in sets}
         if xt is not None:
+            check_tensors(**{name_of_xt: xt})
             if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
                 raise ValueError(
-                    f"xt must have shape (batch, points, {domain.dim_x}), got {tuple(xt.shape)}."
+                    f"{name_of_xt} must have shape (batch, points, {domain.dim_x}), got "
+                    f"{tuple(xt.shape)}."
                 )
-            inputs = {"xt": xt, **inputs}
+            inputs = {name_of_xt: xt, **inputs}
         for name, x in inputs.items():
             if x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
         if xt is not None:
-            domain.check("xt", xt)
+            domain.check(name_of_xt, xt)
         for name, points in sets:
             points.check(name)
             domain.check(f"{name}.x", points.x, points.mask)
         sizes = {name.removesuffix(".x"): len(x) for name, x in inputs.items()}
-        if len(set(sizes.values()) - {1}) > 1:
-            raise ValueError(f"the batch sizes must agree (or be 1), got {sizes}.")
+        if len(set(sizes.values()) - {1}) > 1 or 0 in sizes.values():
+            raise ValueError(f"the batch sizes must agree (or be 1) and not be 0, got {sizes}.")
 
 
 Predictive = LowRankNormal | Mixture

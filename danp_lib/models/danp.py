@@ -157,8 +157,7 @@ class DANP(NeuralProcess):
     @torch.no_grad()
     def encode(self, context: PointSet) -> EncodedContext:
         """Encode contexts and compute the noisiest level's features, one U-Net pass each."""
-        x = context.x
-        nothing = PointSet.empty(dim_x=x.shape[-1], dtype=x.dtype, device=x.device)
+        nothing = PointSet(context.x[:1, :0], context.y[:1, :0])
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
         return EncodedContext(context, encoding, self.core.features(encoding))
 
@@ -260,7 +259,7 @@ class DANP(NeuralProcess):
         """
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        self.core.check([("context", context)], inputs)
+        self.core.check([("context", context)], inputs, "inputs")
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
@@ -312,7 +311,13 @@ class DANP(NeuralProcess):
         self.core.check([("context", context)])
         self.check_context(context)
         count = context.batch_size
-        samples = list(self._ancestral(context, num_samples, None, generator, chunk_size))
+        samples = [
+            (
+                tasks,
+                replace(some, predictives=()),
+            )  # which take as much memory, and are read no more
+            for tasks, some in self._ancestral(context, num_samples, None, generator, chunk_size)
+        ]
         encoded = self.encode(context) if self.config.defensive_weight else None
 
         def predictive(xt: Tensor) -> Mixture:
@@ -368,6 +373,11 @@ class DANP(NeuralProcess):
             num_samples, generator = 1, torch.Generator(context.x.device)
         if generator is None:
             raise ValueError("generator must be a torch.Generator, which a DANP needs, got None.")
+        if generator.device.type != context.x.device.type:
+            raise ValueError(
+                f"generator must be on the device of the context, {context.x.device}, got one on "
+                f"{generator.device}."
+            )
         streams = [spawn(generator, 2) for _ in range(context.batch_size)]
         tasks_at_once = max(1, chunk_size // num_samples)
         for start in range(0, context.batch_size, tasks_at_once):

@@ -59,21 +59,22 @@ def _weighted_sum(
     """
     # To base 2, since torch.exp takes a CPU more than twice as long.
     exponent = squared * (-0.5 / math.log(2.0) * torch.exp(-2.0 * log_scale.detach()))
-    # Most weights underflow, which takes a CPU far longer than this bound, 2**-100 = 8e-31; and
-    # that adds nothing to any sum either.
+    # Most weights would become subnormal numbers, with which a CPU computes far more slowly. This
+    # bound, 2**-100 = 8e-31, adds nothing to a sum in float32.
     exponent.clamp_(min=-100.0)
     if not (log_scale.requires_grad and torch.is_grad_enabled()):
         return contract(exponent.exp2_())
     weights = torch.exp2(exponent)
     result = contract(weights)
     # The derivative by the one length scale is the same sum with each weight's own derivative.
-    # That costs half of what a gradient for every weight does. The factor below is zero.
+    # That costs half of what a gradient for every weight does. The factor below is zero, and its
+    # derivative one.
     with torch.no_grad():
         by_log_scale = weights * exponent if exponent.requires_grad else exponent.mul_(weights)
         slope = contract(by_log_scale) * (-2.0 * math.log(2.0))
     total = result + slope * (log_scale - log_scale.detach())
     # A compiled backward has no second derivatives anyway.
-    if not torch.compiler.is_compiling():
+    if total.requires_grad and not torch.compiler.is_compiling():
         total.register_hook(partial(_refuse_second_derivative, log_scale))
     return total
 
@@ -101,7 +102,7 @@ class _NoDerivative(torch.autograd.Function):
 
 
 def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | None:
-    """Make the gradient of a weighted sum depend on the length scale, as far as errors go."""
+    """Add a zero whose derivative by the length scale is an error, since that part is missing."""
     return gradient + _NoDerivative.apply(log_scale) if torch.is_grad_enabled() else None
 
 
@@ -109,9 +110,7 @@ class _SumNear(torch.autograd.Function):
     """Weighted sums of features at the grid points :func:`_near` each input."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, near: Tensor, weights: Tensor) -> Tensor:
-        ctx.save_for_backward(near, weights)
-        ctx.shape = features.shape
+    def forward(features: Tensor, near: Tensor, weights: Tensor) -> Tensor:
         batch = max(len(features), len(near))
         near, weights = (part.expand(batch, -1, -1) for part in (near, weights))
         row = torch.arange(len(features)).reshape(-1, 1, 1) * features.shape[2] + near
@@ -122,6 +121,11 @@ class _SumNear(torch.autograd.Function):
             mode="sum",
         )
         return sums.unflatten(0, (batch, -1))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.shape = inputs[0].shape
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

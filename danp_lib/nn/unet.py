@@ -114,7 +114,7 @@ def bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
     return bounded
 
 
-def _bounded_gelu(x: Tensor, residual: Tensor | None) -> Tensor:
+def _bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
     activation = F.gelu(x)
     return soft_bound(activation if residual is None else residual + activation)
 
@@ -143,9 +143,10 @@ class _BoundedGELU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
         x, residual, bounded, factor = ctx.saved_tensors
         if torch.is_grad_enabled():  # for second derivatives, by operations that have them
-            inputs = [x] if residual is None else [x, residual]
-            again = _bounded_gelu(x, residual)
-            first, *second = torch.autograd.grad(again, inputs, gradient, create_graph=True)
+            # By vjp, for which x is no function of the residual, though it may be one.
+            inputs = [part for part in (x, residual) if part is not None]
+            pullback = torch.func.vjp(_bounded_gelu, *inputs)[1]
+            first, *second = pullback(gradient)
             return first, second[0] if second else None
         radial = torch.linalg.vecdot(gradient, bounded, dim=1).unsqueeze(1)
         radial /= -x.shape[1] * ACTIVATION_BOUND**2

@@ -42,7 +42,7 @@ def level_style(level: int) -> tuple[str, str]:
     """Color and marker of a level: orange where it is clean, darker the noisier it is."""
     check_at_least(0, level=level)
     index = level % len(_LEVEL_COLORS)
-    # There are more levels than shades; the markers go on apart from them.
+    # Beyond the last shade they repeat, with other markers.
     markers = "D^svPX" if level == index else "<>1234"
     return _LEVEL_COLORS[index], markers[index]
 

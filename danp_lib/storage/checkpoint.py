@@ -100,7 +100,8 @@ def read_header(
 ) -> CheckpointHeader:
     """What a checkpoint says about itself; a :class:`CheckpointError` if it is none or was changed.
 
-    ``task_generators`` are classes that it may have been trained on beside the library's.
+    ``task_generators`` are classes that it may have been trained on beside the library's; their
+    fields must be all that they are constructed from.
     """
     return _read(Path(path), task_generators)[0]
 
@@ -140,7 +141,9 @@ def _read(
         raise CheckpointError(
             f"{path} is no checkpoint, or was changed or cut off: it is no safetensors file."
         ) from error
-    metadata: dict[str, str] = content.get("__metadata__", {})
+    metadata = content.get("__metadata__")
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path} is no checkpoint: its header has no metadata.")
     if (named := metadata.get("format")) != FORMAT:
         raise CheckpointError(
             f"{path}: the format must be {FORMAT!r}, got {named!r}; it is no checkpoint, or one of "

@@ -74,7 +74,7 @@ def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
 
 
 def pretrained_path(name: str) -> Path:
-    """The file of a pretrained model: in the installed package, or beside it in a clone."""
+    """The file of a pretrained model: in ``$DANP_DATA``, the installed package, or a clone."""
     check_choice("name", name, PRETRAINED)
     folders = pretrained_folders()
     if path := first_file(folders, f"{name}.safetensors"):

@@ -78,7 +78,7 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
 
 
 def benchmark_path(dataset: str) -> Path:
-    """The file of a benchmark set: in the installed package, or beside it in a clone."""
+    """The file of a benchmark set: in ``$DANP_DATA``, the installed package, or a clone."""
     check_choice("dataset", dataset, DATASETS)
     folders, name = data_folders("benchmark_tasks", packaged="benchmarks"), f"{dataset}.safetensors"
     if path := first_file(folders, name):

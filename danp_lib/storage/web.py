@@ -151,7 +151,7 @@ def page_script(posters: Mapping[str, Any] | None = None) -> str:
 
 
 def widget_module(*scripts: str) -> str:
-    """The same and the models' scripts as a module: the ``_esm`` of an ``anywidget.AnyWidget``."""
+    """:func:`page_script` and models' scripts, a module: an ``anywidget.AnyWidget``'s ``_esm``."""
     return "\n".join([page_script(), *scripts, "export default { render: DANP.render };\n"])
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from danp_lib._config import NonNegativeFloat, checked
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.models.convnp import NeuralProcess
@@ -75,6 +76,7 @@ def train(
         ValueError: If the prior or the batches are not the model's, or the folder holds another run
             or a damaged one.
     """
+    checked(NonNegativeFloat | None, max_minutes, "max_minutes")
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
@@ -145,6 +147,8 @@ def _means(updates: list[Update], num_levels: int) -> Record:
 
 def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
     """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
+    if (dtype := next(model.parameters()).dtype) != torch.float32:
+        raise ValueError(f"model must be in float32 to be trained, got {dtype}.")
     theirs = task_generator.box
     corners = torch.tensor([theirs.lower, theirs.upper], dtype=torch.float64)
     model.domain.check(f"the domain of task_generator, {theirs},", corners)
@@ -185,7 +189,10 @@ class TrainingStep:
         )
         self.state.optimizer.set_factor(factor)
         self.jitter.fill_(config.jitter_at(step))
-        return self.update() if self.graphed is None else next(self.graphed)
+        if self.graphed is None:
+            return self.update()
+        with torch.cuda.device(self.device):  # streams and graphs are the current device's
+            return next(self.graphed)
 
     def update(self) -> Update:
         """The step itself, which a GPU captures."""

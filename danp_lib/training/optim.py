@@ -18,7 +18,8 @@ Schedule = Literal["constant", "cosine", "quadratic"]
 def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
     """What the learning rate is multiplied by at a step, counted from 0.
 
-    After the warmup it is 1, or falls to 0 as half a cosine, or as the square of the time left.
+    It is 1, or falls from 1 at step 0 to 0 after the last, as half a cosine or as the square of the
+    time left; and over the warmup it is that times a linear rise.
     """
     checked(Schedule, schedule, "schedule")
     warmup = min(1.0, (step + 1) / (warmup_steps + 1))
@@ -110,11 +111,13 @@ class Optimizer:
         gradient_clip: float | None,
     ) -> None:
         checked(OptimizerKind, kind, "kind")
-        self.parameters = list(model.parameters())
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.parameters = list(named.values())
+        for parameter in self.parameters:
+            parameter.grad = None  # of an earlier use
         device = self.parameters[0].device
         self.clip = math.inf if gradient_clip is None else gradient_clip
         self.rates = (learning_rate, muon_learning_rate)
-        named = dict(model.named_parameters())
         # Without a head, the U-Net itself ends in the outputs.
         output = "core.head.weight" if "core.head.weight" in named else "core.unet.out.weight"
         hidden = {

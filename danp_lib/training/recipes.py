@@ -107,7 +107,7 @@ def recipe(
     ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks, and as in the released code the weights
     of the best of them. ``"fast"`` is a U-Net with a full-resolution path, Muon, a quadratic
     schedule, level 0 drawn half of the time, and joint Gaussians conditioned on what is known; a
-    run of fewer than 14,000 steps gets a larger rate of Muon, as the root of their number. Noisy
+    run of fewer than 14,000 steps T gets Muon's rate times ``sqrt(14,000 / T)``. Noisy
     datasets have the F and beta of their functions. With another F than Table 2's, beta gives the
     same noise variance at the last level.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,10 @@ STATE = "state.safetensors"
 LOG = "log.jsonl"
 
 # What reading a run raises where its files are damaged, as long as they can be read at all.
-_DAMAGE = (SafetensorError, FileNotFoundError, LookupError, TypeError, ValueError, RuntimeError)
+_DAMAGE = (
+    *(SafetensorError, FileNotFoundError, AttributeError),
+    *(LookupError, TypeError, ValueError, RuntimeError),
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class TrainingConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.keep_best and self.num_validation_batches * self.batch.batch_size < 2:
+            raise ValueError(
+                "num_validation_batches times batch_size must be >= 2 for keep_best, which compares"
+                " intervals of a mean, got 1."
+            )
         if self.jitter_schedule == "geometric" and self.jitter < VARIANCE_FLOOR:
             raise ValueError(
                 f"jitter must be >= {VARIANCE_FLOOR:g}, the variance floor, to fall to it by a "
@@ -144,7 +153,9 @@ class RunState:
     def keep_if_best(self, values: list[Tensor]) -> None:
         """Keep the weights if their log-likelihoods, ``(tasks,)`` a level, are the best so far."""
         lower = [float(v.mean() - 1.96 * v.std() / len(v) ** 0.5) for v in values]
-        if self.best is None or all(a > b for a, b in zip(lower, self.best.lower, strict=True)):
+        if self.best is None or all(
+            a > b or math.isnan(b) for a, b in zip(lower, self.best.lower, strict=True)
+        ):
             weights = {k: v.clone() for k, v in self.model.state_dict().items()}
             self.best = Best(self.step, lower, weights)
 

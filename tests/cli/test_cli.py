@@ -465,6 +465,26 @@ def test_predict_writes_the_models_prediction(
     assert samples == [sample.flatten().tolist() for sample in drawn]
 
 
+def test_a_danp_predicts_defended(checkpoints: dict[str, Path], here: Path) -> None:
+    context, at = write(here / "a.csv", CONTEXT), write(here / "b.csv", AT)
+    files = ["--context", context, "--at", at, "--out", here / "c.csv"]
+    good("predict", checkpoints["danp"], *files, "--num-samples", 6, "--defended")
+    columns = list(zip(*read(here / "c.csv")[1], strict=True))
+
+    model = load_checkpoint(checkpoints["danp"])
+    points = PointSet(torch.tensor([[[0.25], [-1.0]]]), torch.tensor([[[0.5], [0.75]]]))
+    xt = torch.tensor(INPUTS).reshape(1, -1, 1)
+    plain, defended = (
+        one.predict(points, xt, num_samples=6, generator=torch.Generator().manual_seed(0))
+        for one in (model, model.defended())
+    )
+    assert list(columns[2]) == defended.stddev.flatten().tolist()
+    assert list(columns[2]) != plain.stddev.flatten().tolist()
+
+    message = refused("predict", checkpoints["convgnp"], *files, "--defended")
+    assert "defended is for a DANP, got a convgnp" in message
+
+
 @pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
 def test_predict_speaks_the_units_of_the_data(
     name: str, checkpoints: dict[str, Path], here: Path
@@ -611,6 +631,9 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--out", "."], "is a folder"),
         (["--out", "a.csv/c.csv"], "a.csv"),
         (["--at", "missing.csv"], "'missing.csv'"),
+        (["--start", "1"], "start is for a model whose inputs count from the start of a function"),
+        (["--start", "soon"], "--start: start must be a number"),
+        (["--start", "2020-01-01"], "--start: start must be a number, got '2020-01-01'"),
     ],
 )
 def test_predict_refuses_bad_options(

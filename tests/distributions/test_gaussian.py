@@ -19,6 +19,7 @@ from torch.distributions import (
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
+from danp_lib.distributions.scores import crps
 
 RANKS = [0, 1, 3, 5, 8]  # of five points: below, equal and above
 
@@ -453,3 +454,21 @@ def test_the_arguments_are_torchs() -> None:
     )
     torch.testing.assert_close(again.log_prob(y), theirs.log_prob(y.squeeze(-1)))
     torch.testing.assert_close(again.variance.squeeze(-1), theirs.variance)
+
+
+def test_one_index_and_one_number_a_point_are_refused() -> None:
+    normal = LowRankNormal(torch.zeros(5, 7, 1), torch.ones(5, 7, 2), torch.ones(5, 7, 1))
+    mixture = Mixture(torch.zeros(5), normal)
+    for index in (0, torch.tensor(0)):
+        with pytest.raises(ValueError, match=r"index must be a slice or a tensor \(points,\), got"):
+            normal.marginal(index)  # type: ignore[arg-type]
+    for distribution in (normal, mixture):
+        with pytest.raises(ValueError, match=r"value must be a number or \(..., points, 1\)"):
+            distribution.cdf(torch.zeros(7))
+        with pytest.raises(ValueError, match="level of a quantile must be a number"):
+            distribution.quantile(torch.tensor([0.1, 0.5]))  # type: ignore[arg-type]
+
+
+def test_the_score_of_no_target_is_empty() -> None:
+    nothing = LowRankNormal(torch.zeros(3, 0, 1), torch.ones(3, 0, 2), torch.ones(3, 0, 1))
+    assert crps(Mixture(torch.zeros(3), nothing), torch.zeros(0, 1)).shape == (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from danp_lib.data.generators import Sawtooth
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.used import score_used
+from danp_lib.models.contexts import SizeRange, TrainingContexts
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 
@@ -64,3 +66,11 @@ def test_likelihoods_and_marginals_of_other_tasks_are_refused() -> None:
     fewer = Marginals.summarize(used.marginals.tasks[:2], num_samples=2)
     with pytest.raises(ValueError, match=r"^evaluation and marginals must be .* got 3 and 2"):
         replace(used, marginals=fewer)
+
+
+def test_contexts_are_not_looked_at() -> None:
+    model = small()
+    model.training_contexts = TrainingContexts((0.4, 0.41), (SizeRange(1, 9.0, 9.0),), 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score_used(model, TASKS, num_samples=2, generator=seeded())

@@ -606,3 +606,13 @@ def test_a_wrong_noise_is_refused() -> None:
     for noise in (0.0, (0.3, 0.01), (0.0, 0.3)):
         with pytest.raises(ValueError, match="noise"):
             NoisyGaussianProcessOracle(noise)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_that_do_not_agree_are_refused(name: str) -> None:
+    oracle = ORACLES[name]()
+    context, target = PointSet.empty(2), PointSet(torch.zeros(1, 3, 1), torch.zeros(1, 3, 1))
+    with pytest.raises(ValueError, match=r"must have shape \(2, targets, 1\)"):
+        oracle.log_prob(context, target)
+    with pytest.raises(ValueError, match="context must hold at least one set"):
+        oracle.predict(context[:0], target.x[:0])

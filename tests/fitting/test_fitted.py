@@ -6,10 +6,14 @@ import math
 
 import pytest
 import torch
+from contracts import seeded
+from torch import Tensor
 
 from danp_lib import LowRankNormal, Mixture, PointSet
 from danp_lib.data.scaling import affine
-from danp_lib.fitting.fitted import Season
+from danp_lib.fitting.fitted import Fitted, Season
+from danp_lib.fitting.records import Layout
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
 
 def test_harmonics_are_found_and_what_is_taken_out_is_put_back() -> None:
@@ -37,3 +41,27 @@ def test_too_few_places_in_a_period_are_refused() -> None:
         Season.fit(x, x, 1.0)
     with pytest.raises(ValueError, match="period must be a finite number > 0"):
         Season.fit(x, x, 0.0)
+
+
+def test_a_target_does_not_depend_on_what_else_is_asked_for_where_the_start_is_named() -> None:
+    small = ConvNPConfig(
+        domain=(0.0, 8.0), points_per_unit=4, channels=4, num_layers=2, rank=2, head_layers=0
+    )
+    model = seeded(ConvGNP, small, dtype=torch.float32)
+    fitted = Fitted(model, layout=Layout(own_start=True))
+    x = torch.tensor([104.0, 105.0, 105.5], dtype=torch.float64).reshape(1, -1, 1)
+    context = PointSet(x, x.sin())
+    alone, beside = (torch.tensor(x, dtype=torch.float64) for x in ([107.0], [100.6, 107.0]))
+
+    def mean(x: Tensor, start: float | None = None) -> Tensor:
+        return fitted.predict(context, x, start=start).mean[0, -1]
+
+    torch.testing.assert_close(mean(alone, 100.0), mean(beside, 100.0), rtol=0, atol=1e-6)
+    # Left out, it is the earliest input: of the context, or of all.
+    assert torch.equal(mean(alone), mean(alone, 104.0))
+    assert torch.equal(mean(beside), mean(beside, 100.6))
+    assert float((mean(alone) - mean(beside)).abs()) > 1e-5
+    with pytest.raises(ValueError, match=r"context\.x must lie in the model's domain"):
+        mean(alone, 90.0)
+    with pytest.raises(ValueError, match="start is for a model whose inputs count from the start"):
+        Fitted(model).predict(context, alone, start=100.0)

@@ -139,3 +139,12 @@ def test_too_little_to_divide_is_refused() -> None:
         divide(one, 0.2, "group", generator=generator())
     with pytest.raises(ValueError, match="no series holds a window of width 50"):
         windows_of(one, 50.0)
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "s"])
+def test_groups_may_be_dates(unit: str) -> None:
+    days = np.array(["2020-01-01", "2020-01-02"], dtype=f"datetime64[{unit}]").repeat(3)
+    frame = pd.DataFrame({"h": [0.0, 1.0, 2.0] * 2, "y": np.arange(6.0), "day": days})
+    records = read_records(frame, x="h", y="y", group="day")
+    assert records.functions.sizes.tolist() == [3, 3]
+    assert records.functions.y.flatten().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

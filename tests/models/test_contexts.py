@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from contracts import draw_set, pad, seeded, small_config
+from torch import Tensor
 
 from danp_lib.data.generators import DATASETS, GaussianProcess, Sawtooth, split_name
+from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet
 from danp_lib.models.contexts import (
     ContextWarning,
@@ -183,3 +185,19 @@ def test_a_few_noisy_points_are_nothing_strange() -> None:
     noisy = GaussianProcess(noise=0.05).sample_task(40, context_size=2, generator=generator)
     assert complaints(model, noisy.context) < 3
     assert math.isfinite(float(model.context_log_density(noisy.context).sum()))
+
+
+def test_of_forecasts_the_contexts_lie_where_those_of_training_do() -> None:
+    seen = []
+
+    class Spy(ConvGNP):
+        def context_log_density(self, context: PointSet) -> Tensor:
+            seen.append(context.x[context.mask])
+            return super().context_log_density(context)
+
+    x = torch.linspace(-2.0, 2.0, 40).reshape(1, -1, 1).expand(60, -1, 1).contiguous()
+    data = Observations(table=PointSet(x, x.sin()), order="forecast")
+    model = seeded(Spy, small_config(conditioned=True), dtype=torch.float32)
+    TrainingContexts.measure(model, data, (0, 15), num_targets=20, per_range=30)
+    # Twenty of forty points follow every context.
+    assert float(torch.cat(seen).max()) < 0.1

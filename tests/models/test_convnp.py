@@ -220,3 +220,26 @@ def test_rank_must_fit_the_model() -> None:
         ConvCNP(small_config())
     with pytest.raises(ValueError, match=r"rank .*0"):
         ConvGNP(small_config(rank=0))
+
+
+def test_function_transforms_take_the_derivative_that_autograd_takes() -> None:
+    model = seeded(ConvGNP, small_config(), dtype=torch.float32)
+    context, target = (
+        PointSet(p.x.float(), p.y.float()) for p in (draw_set(1, 5, 0), draw_set(1, 4, 1))
+    )
+
+    def density(y: Tensor) -> Tensor:
+        return model(PointSet(context.x, y), target.x).log_prob(target.y).sum()
+
+    y = context.y.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(density(y), y)
+    torch.testing.assert_close(torch.func.grad(density)(context.y), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_tensor_and_an_empty_batch_are_refused() -> None:
+    model = seeded(ConvGNP, small_config())
+    context, xt = draw_set(2, 5, 0), draw_set(2, 4, 1).x
+    with pytest.raises(ValueError, match=r"xt must be a torch.Tensor, got ndarray"):
+        model(context, xt.numpy())
+    with pytest.raises(ValueError, match=r"batch sizes must agree .* and not be 0"):
+        model(context[:0], xt[:0])

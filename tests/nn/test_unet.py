@@ -208,3 +208,41 @@ def test_the_full_resolution_unet_bounds_its_features_whatever_it_is_given(scale
             parameter.mul_(20.0)
         features = unet(x)
     assert features.square().mean(dim=1).max() <= ACTIVATION_BOUND**2 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", UNETS)
+def test_first_derivatives_are_the_same_with_a_graph_for_second_ones(kind: str) -> None:
+    # In the full-resolution U-Net a residual is also what the layer beside it reads.
+    unet = build(kind).double()
+    x = encoding().requires_grad_()
+    wanted = [x, *(p for name, p in unet.named_parameters() if not name.startswith("out."))]
+    plain, graphed = (
+        torch.autograd.grad(unet(x).square().sum(), wanted, create_graph=graph)
+        for graph in (False, True)
+    )
+    for one, other in zip(plain, graphed, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+    def loss(x: Tensor) -> Tensor:
+        return unet(x).square().sum()
+
+    direction = encoding(seed=1)
+    step = 1e-5
+    ahead, behind = (
+        torch.func.grad(loss)(x.detach() + sign * step * direction) for sign in (1.0, -1.0)
+    )
+    (slope,) = torch.autograd.grad((graphed[0] * direction).sum(), x)
+    torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_the_mixing_layers_can_be_trained_alone_with_a_graph() -> None:
+    unet = build("full-resolution").double().requires_grad_(False)
+    parameters = [p for name, p in unet.named_parameters() if name.startswith("mix.")]
+    for parameter in parameters:
+        parameter.requires_grad_()
+    plain, graphed = (
+        torch.autograd.grad(unet(encoding()).square().sum(), parameters, create_graph=graph)
+        for graph in (False, True)
+    )
+    for one, other in zip(plain, graphed, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)

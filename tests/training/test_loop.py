@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
@@ -461,3 +462,46 @@ def test_bad_runs_are_refused(arguments: dict[str, object]) -> None:
     name, value = next(iter(arguments.items()))
     with pytest.raises(ValueError, match=f"^{name} .*got {value!r}"):
         replace(RUN, **arguments)  # type: ignore[arg-type]
+
+
+def test_the_best_validation_is_kept_also_where_the_first_is_not_a_number() -> None:
+    model = tiny("convgnp")
+    run = replace(RUN, keep_best=True)
+    state = RunState(model, run.build_optimizer(model), torch.Generator(), Sawtooth(), run)
+    for state.step, value in ((1, math.nan), (2, 0.5), (3, 0.2)):
+        state.keep_if_best([torch.tensor([value, value])])
+    assert state.best is not None
+    assert state.best.step == 2
+    with pytest.raises(ValueError, match="must be >= 2 for keep_best"):
+        replace(run, batch=BatchConfig(batch_size=1))
+
+
+@pytest.mark.parametrize("minutes", [-1.0, math.nan])
+def test_a_time_that_is_none_is_refused(minutes: float) -> None:
+    with pytest.raises(ValueError, match="max_minutes must be a finite number >= 0"):
+        train(tiny(), Sawtooth(), RUN, max_minutes=minutes)
+
+
+def test_a_model_in_float64_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model must be in float32 .* got torch.float64"):
+        train(tiny().double(), Sawtooth(), RUN)
+
+
+@pytest.mark.parametrize("prior", [Sawtooth(noise=(0.01, 0.1)), GaussianProcess()])
+def test_a_step_makes_no_tensor_of_numbers_on_the_host(prior: TaskGenerator) -> None:
+    # A CUDA graph cannot capture one.
+    class Refusing(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            assert getattr(function, "__name__", "") not in ("new_tensor", "tensor", "as_tensor")
+            return function(*args, **(kwargs or {}))
+
+    model = tiny(base=replace(TINY, conditioned=True))
+    run = replace(RUN, batch=replace(RUN.batch, clean_fraction=0.5))
+    optimizer = run.build_optimizer(model)
+    state = RunState(model, optimizer, torch.Generator().manual_seed(0), prior, run)
+    step = TrainingStep(state, False)
+    with Refusing():
+        for _ in range(3):
+            step.update()

@@ -237,3 +237,23 @@ def test_the_gradient_is_clipped_to_the_norm_and_its_norm_before_is_returned() -
     )
     assert norm == pytest.approx(before, rel=1e-5)
     assert after == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_frozen_parameters_stay_and_old_gradients_are_dropped(kind: Any) -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=2)
+    model = build_model("convgnp", small, seed=0)
+    model.core.unet.down[0].requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 100.0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    config = TrainingConfig(num_steps=1, optimizer=kind)
+    optimizer = config.build_optimizer(model)
+    assert all(p.grad is None for p in optimizer.parameters)
+    for parameter in optimizer.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    frozen = {name for name in before if name.startswith("core.unet.down.0.")}
+    assert len(frozen) == 2
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == (name in frozen)
