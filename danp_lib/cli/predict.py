@@ -63,15 +63,8 @@ def predict(
     training, is said on the standard error.
     """
     pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
-    check_writable(out)
-    for source in (find_checkpoint(checkpoint), context, at):
-        if out.exists() and source.exists() and source.samefile(out):
-            raise ValueError(f"out must not be a file that is read, got {out}.")
-    fitted = arguments.open_fitted(checkpoint)
-    if defended:
-        if fitted.model.num_levels == 0:
-            raise ValueError(f"defended is for a DANP, got a {fitted.model.name}.")
-        fitted = replace(fitted, model=cast(DANP, fitted.model).defended())
+    _check_place(out, find_checkpoint(checkpoint), context, at)
+    fitted = _open(checkpoint, defended=defended)
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
@@ -91,7 +84,6 @@ def predict(
         none = f"predicted from no point, since {context} has none of this {group}"
         say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
-    origin = None if start is None else _read_start(start, dates=layout.dates)
     streams = torch.Generator().manual_seed(seed)
     parts = []
     for name in names:
@@ -105,7 +97,7 @@ def predict(
                 known,
                 wanted,
                 x=x,
-                start=origin,
+                start=None if start is None else _read_start(start, dates=layout.dates),
                 num_samples=num_samples,
                 levels=levels,
                 samples=samples,
@@ -120,6 +112,13 @@ def predict(
     if "group" in asked:
         result = result.loc[asked.index]
     write_atomically(out, result.to_csv(index=False, lineterminator="\n"))
+
+
+def _check_place(out: Path, *sources: Path) -> None:
+    check_writable(out)
+    for source in sources:
+        if out.exists() and source.exists() and source.samefile(out):
+            raise ValueError(f"out must not be a file that is read, got {out}.")
 
 
 def _parse_quantiles(text: str) -> list[float]:
@@ -164,6 +163,15 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
         tables.refuse(table[group], table[group] == "", "name a function in every row")
         rows["group"] = table[group]
     return rows
+
+
+def _open(checkpoint: str, *, defended: bool) -> Fitted:
+    fitted = arguments.open_fitted(checkpoint)
+    if not defended:
+        return fitted
+    if fitted.model.num_levels == 0:
+        raise ValueError(f"defended is for a DANP, got a {fitted.model.name}.")
+    return replace(fitted, model=cast(DANP, fitted.model).defended())
 
 
 def _read_start(text: str, *, dates: bool) -> float:

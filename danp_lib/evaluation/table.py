@@ -45,6 +45,9 @@ PAPERS_ESTIMATOR = "danp (paper's estimator)"
 AS_USED = "danp (as used)"
 """The row of a :class:`~danp_lib.evaluation.used.Used`: all scores are of one mixture."""
 
+ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("convcnp", "convgnp")}
+"""The rows of the rollouts of models that predict all targets at once otherwise."""
+
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
     PAPERS_ESTIMATOR: ("danp", "model"),
@@ -53,6 +56,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "convcnp": ("convcnp", "exact"),
     "convgnp": ("convgnp", "exact"),
     "ar-convcnp": ("ar-convcnp", "autoregressive"),
+    **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
     "danp-paper": ("danp-paper", "model"),
     "danp-paper (balance heuristic)": ("danp-paper", "both"),
     "convcnp-paper": ("convcnp-paper", "exact"),
@@ -95,7 +99,7 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    if published is not None and label != AS_USED:
+    if published is not None and label not in (AS_USED, *ROLLED_OUT.values()):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if label == AS_USED else Evaluation}

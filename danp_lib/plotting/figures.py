@@ -203,9 +203,9 @@ def plot_level_predictives(
 
 def _curve(ax: Axes, curve: Curve, label: str, color: str, marker: str, dashes: str) -> None:
     x, y, error = (as_row(part, label) for part in curve)
-    ax.errorbar(
-        x, y, error, label=label, color=color, marker=marker, ls=dashes, ms=4, lw=1.2, capsize=2
-    )
+    bars = None if np.isnan(error).all() else error  # so that the legend has none either
+    looks: Any = {"color": color, "marker": marker, "ls": dashes, "ms": 4, "lw": 1.2}
+    ax.errorbar(x, y, bars, label=label, capsize=2, **looks)
     ax.set(xlabel="context size $|\\mathcal{D}_c|$", ylabel="average likelihood (1/$y$)")
 
 

@@ -141,10 +141,9 @@ def _read(
         raise CheckpointError(
             f"{path} is no checkpoint, or was changed or cut off: it is no safetensors file."
         ) from error
-    metadata = content.get("__metadata__")
-    if not isinstance(metadata, dict):
-        raise CheckpointError(f"{path} is no checkpoint: its header has no metadata.")
-    if (named := metadata.get("format")) != FORMAT:
+    metadata = content.get("__metadata__", {})
+    named = metadata.get("format") if isinstance(metadata, dict) else metadata
+    if named != FORMAT:
         raise CheckpointError(
             f"{path}: the format must be {FORMAT!r}, got {named!r}; it is no checkpoint, or one of "
             "another version of danp_lib."
