@@ -32,9 +32,9 @@ from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.storage.pretrained import PRETRAINED, pretrained_path
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
 from danp_lib.training.recipes import Recipe, build_model, recipe
-from danp_lib.training.resume import TrainingConfig
 
 NUM_STEPS = 14_000
 SEED = 91_000

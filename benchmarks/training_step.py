@@ -29,6 +29,7 @@ from danp_lib.cli.arguments import keep_freed_memory
 from danp_lib.models.danp import DANP
 from danp_lib.training.loop import TrainingStep
 from danp_lib.training.objective import draw_batch
+from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import Recipe, recipe
 from danp_lib.training.resume import RunState
 
@@ -50,7 +51,7 @@ class Side:
         assert isinstance(model, DANP)
         self.model = model
         generator = torch.Generator().manual_seed(seed)
-        optimizer = config.build_optimizer(model)
+        optimizer = Optimizer(model, config)
         state = RunState(model, optimizer, generator, self.recipe.task_generator, config)
         self.step = TrainingStep(state, compiled)
         self.levels: list[int] = []

@@ -27,8 +27,8 @@ from danp_lib._config import (
 from danp_lib.data.generators import DATASETS
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.recipes import RECIPES, recipe
-from danp_lib.training.resume import TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import versions
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import TrainingConfig
 
 Predict = Callable[[Task], Predictive]
 

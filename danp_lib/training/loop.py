@@ -20,6 +20,7 @@ from danp_lib._config import NonNegativeFloat, checked
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.models.convnp import NeuralProcess
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.objective import (
     batch_log_likelihood,
     cause_of_failure,
@@ -28,11 +29,10 @@ from danp_lib.training.objective import (
     training_loss,
     validation_log_likelihoods,
 )
-from danp_lib.training.optim import schedule_factor
+from danp_lib.training.optim import Optimizer
 from danp_lib.training.resume import (
     Record,
     RunState,
-    TrainingConfig,
     load_state,
     save_snapshot,
     save_state,
@@ -80,7 +80,7 @@ def train(
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
-    state = RunState(model, config.build_optimizer(model), for_training, task_generator, config)
+    state = RunState(model, Optimizer(model, config), for_training, task_generator, config)
     place = None if folder is None else Path(folder)
     history = load_state(place, state) if place is not None else []
     step_function = TrainingStep(state, compile_model)
@@ -181,13 +181,7 @@ class TrainingStep:
     def __call__(self) -> Update:
         """Update the model; on a CPU, a loss that is not finite is refused before it moves."""
         step, config = self.state.step, self.state.config
-        factor = schedule_factor(
-            step,
-            num_steps=config.num_steps,
-            warmup_steps=config.warmup_steps,
-            schedule=config.schedule,
-        )
-        self.state.optimizer.set_factor(factor)
+        self.state.optimizer.set_factor(config.rate_factor_at(step))
         self.jitter.fill_(config.jitter_at(step))
         if self.graphed is None:
             return self.update()

@@ -1,34 +1,15 @@
-"""The schedule of the learning rate, and Muon for kernels and hidden layers."""
+"""The optimizers: Adam, and Muon for kernels and hidden layers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Size, Tensor, nn
 
-from danp_lib._config import checked
-
-OptimizerKind = Literal["adam", "muon"]
-Schedule = Literal["constant", "cosine", "quadratic"]
-
-
-def schedule_factor(step: int, *, num_steps: int, warmup_steps: int, schedule: Schedule) -> float:
-    """What the learning rate is multiplied by at a step, counted from 0.
-
-    It is 1, or falls from 1 at step 0 to 0 after the last, as half a cosine or as the square of the
-    time left; and over the warmup it is that times a linear rise.
-    """
-    checked(Schedule, schedule, "schedule")
-    warmup = min(1.0, (step + 1) / (warmup_steps + 1))
-    if schedule == "constant":
-        return warmup
-    if schedule == "quadratic":
-        return warmup * (1.0 - step / num_steps) ** 2
-    return warmup * 0.5 * (1.0 + math.cos(math.pi * step / num_steps))
-
+from danp_lib.training.config import TrainingConfig
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients a, b, c of the iteration (Jordan et al., 2024)."""
@@ -96,42 +77,31 @@ class Optimizer:
     """Adam on everything, or Muon on what maps features to features and Adam on the rest.
 
     Muon is for the convolutions and the hidden layers of the head. The output layer, the biases
-    and the length scales are Adam's. The options are those of
-    :class:`~danp_lib.training.resume.TrainingConfig`.
+    and the length scales are Adam's. Frozen parameters are left out.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        kind: OptimizerKind,
-        learning_rate: float,
-        muon_learning_rate: float,
-        muon_weight_decay: float,
-        gradient_clip: float | None,
-    ) -> None:
-        checked(OptimizerKind, kind, "kind")
+    def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(named.values())
         for parameter in self.parameters:
             parameter.grad = None  # of an earlier use
         device = self.parameters[0].device
-        self.clip = math.inf if gradient_clip is None else gradient_clip
-        self.rates = (learning_rate, muon_learning_rate)
+        self.clip = math.inf if config.gradient_clip is None else config.gradient_clip
+        self.rates = (config.learning_rate, config.muon_learning_rate)
         # Without a head, the U-Net itself ends in the outputs.
         output = "core.head.weight" if "core.head.weight" in named else "core.unet.out.weight"
         hidden = {
             n
             for n, p in named.items()
             if n != output and (p.ndim > 2 or (p.ndim == 2 and ".hidden." in n))
-            if kind == "muon"
+            if config.optimizer == "muon"
         }
         kernels = [p for n, p in named.items() if n in hidden]
-        self.muon = KernelMuon(kernels, momentum=0.95, weight_decay=muon_weight_decay)
+        self.muon = KernelMuon(kernels, momentum=0.95, weight_decay=config.muon_weight_decay)
         self.rest = [p for n, p in named.items() if n not in hidden]
         # A rate in a tensor is read at every replay of a captured step, where a number is not.
-        self.adam_rate = torch.tensor(learning_rate, device=device)
-        self.muon_rate = torch.tensor(muon_learning_rate, device=device)
+        self.adam_rate = torch.tensor(config.learning_rate, device=device)
+        self.muon_rate = torch.tensor(config.muon_learning_rate, device=device)
         captured = device.type == "cuda"
         self.adam = torch.optim.Adam(self.rest, lr=self.adam_rate, capturable=captured, fused=True)
 

@@ -12,8 +12,8 @@ from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
 from danp_lib.models.danp import DANPConfig
 from danp_lib.models.registry import MODELS, config_class
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.resume import TrainingConfig
 
 PAPER_NOISE: dict[str, tuple[int, float]] = {
     "sawtooth": (3, 0.08526),

@@ -5,33 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
-from danp_lib._config import (
-    Configuration,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Seed,
-    from_dict,
-    to_dict,
-)
+from danp_lib._config import from_dict, to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import TaskGenerator
-from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.registry import config_class
 from danp_lib.storage.checkpoint import save_checkpoint
-from danp_lib.training.objective import BatchConfig
-from danp_lib.training.optim import Optimizer, OptimizerKind, Schedule
+from danp_lib.training.config import TrainingConfig
+from danp_lib.training.optim import Optimizer
 
 Record = dict[str, Any]
 """``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
@@ -50,83 +40,6 @@ _DAMAGE = (
     *(SafetensorError, FileNotFoundError, AttributeError),
     *(LookupError, TypeError, ValueError, RuntimeError),
 )
-
-
-@dataclass(frozen=True)
-class TrainingConfig(Configuration):
-    """The settings of a run."""
-
-    num_steps: PositiveInt  #: Number of updates.
-    batch: BatchConfig = field(default_factory=BatchConfig)  #: The batches.
-    #: ``"adam"``, or ``"muon"`` for kernels and hidden layers and Adam for the rest.
-    optimizer: OptimizerKind = "muon"
-    learning_rate: PositiveFloat = 1e-3  #: Adam's peak rate.
-    muon_learning_rate: PositiveFloat = 1e-2  #: Muon's peak rate.
-    #: Fraction of its weights that a step of Muon at rate 1 takes away.
-    muon_weight_decay: NonNegativeFloat = 0.0
-    #: Constant, or down to zero at the last step, as half a cosine or the square of the time left.
-    schedule: Schedule = "cosine"
-    warmup_steps: NonNegativeInt = 200  #: Steps over which the rates rise to their peaks.
-    gradient_clip: PositiveFloat | None = 1.0  #: Largest norm of the gradient.
-    #: Added to the diagonal of the predictive covariance at first, in squared units of y.
-    jitter: NonNegativeFloat = 0.0
-    jitter_steps: NonNegativeInt = 0  #: Number of steps with jitter.
-    #: A geometric one falls to the variance floor at the last of them.
-    jitter_schedule: Literal["constant", "geometric"] = "constant"
-    #: Below it the loss of a task is robust, in nats per target; see
-    #: :func:`~danp_lib.training.objective.training_loss`.
-    robust_threshold: float | None = None
-    log_every: PositiveInt = 100  #: Steps between records.
-    validate_every: PositiveInt = 1000  #: Steps between validations; the run is saved there too.
-    num_validation_batches: PositiveInt = 16  #: Batches a level to validate on.
-    #: Whether the model ends with the weights of the best validation, not the last: the latest one
-    #: that raised, at all levels at once, the lower end of the 95 % interval of the mean
-    #: log-likelihood.
-    keep_best: bool = False
-    seed: Seed = 0  #: Of the initial weights, the training tasks and the validation tasks.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.keep_best and self.num_validation_batches * self.batch.batch_size < 2:
-            raise ValueError(
-                "num_validation_batches times batch_size must be >= 2 for keep_best, which compares"
-                " intervals of a mean, got 1."
-            )
-        if self.jitter_schedule == "geometric" and self.jitter < VARIANCE_FLOOR:
-            raise ValueError(
-                f"jitter must be >= {VARIANCE_FLOOR:g}, the variance floor, to fall to it by a "
-                f"geometric schedule, got {self.jitter}."
-            )
-
-    @classmethod
-    def from_provenance(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The run that a checkpoint or a saved state names, under the names of today."""
-        names = {"loss_knee": "robust_threshold"}
-        renamed = {names.get(key, key): value for key, value in values.items()}
-        return from_dict(cls, renamed, name="training")
-
-    def jitter_at(self, step: int) -> float:
-        """The jitter at a step, counted from 0.
-
-        Without it, a value that is predicted wrongly and with confidence costs up to
-        1 / (2 * 10**-6) nats an output, and the loss of a jumping function is made of little else.
-        """
-        if step >= self.jitter_steps:
-            return 0.0
-        if self.jitter_schedule == "constant":
-            return self.jitter
-        return float(self.jitter * (VARIANCE_FLOOR / self.jitter) ** (step / self.jitter_steps))
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """The optimizer of the run, at its first step."""
-        return Optimizer(
-            model,
-            kind=self.optimizer,
-            learning_rate=self.learning_rate,
-            muon_learning_rate=self.muon_learning_rate,
-            muon_weight_decay=self.muon_weight_decay,
-            gradient_clip=self.gradient_clip,
-        )
 
 
 class Best(NamedTuple):

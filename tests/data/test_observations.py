@@ -19,10 +19,10 @@ from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_arrays
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.danp import DANPConfig
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import TrainingConfig
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 

@@ -15,7 +15,7 @@ import yaml
 from sphinx.application import Sphinx
 from sphinx.ext import autodoc
 
-from danp_lib.training.resume import TrainingConfig
+from danp_lib.training.config import TrainingConfig
 
 sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
 import plain_types

@@ -15,8 +15,8 @@ import pytest
 from danp_lib._config import from_dict, to_dict
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import sha256
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.recipes import recipe
-from danp_lib.training.resume import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"

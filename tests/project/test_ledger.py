@@ -300,7 +300,7 @@ def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
         (faults_of_place, "04-noising#fig-99", "has no figure"),
         (faults_of_place, "99-nothing#fig-1", "has no page"),
         (faults_of_symbol, "danp_lib.models.danp.DANP.predict", None),
-        (faults_of_symbol, "danp_lib.training.resume.TrainingConfig.num_steps", None),
+        (faults_of_symbol, "danp_lib.training.config.TrainingConfig.num_steps", None),
         (faults_of_symbol, "danp_lib.training.recipes.PAPER_NOISE", None),
         (faults_of_symbol, "danp_lib.models.danp.DANP.imagine", "cannot be imported"),
         (faults_of_symbol, "danp_lib.magic", "cannot be imported"),

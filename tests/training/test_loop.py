@@ -26,6 +26,7 @@ from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import NonFiniteLossError, TrainingStep, train
 from danp_lib.training.objective import (
     BatchConfig,
@@ -33,8 +34,9 @@ from danp_lib.training.objective import (
     draw_validation_batches,
     validation_log_likelihoods,
 )
+from danp_lib.training.optim import Optimizer
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import Record, RunState, TrainingConfig
+from danp_lib.training.resume import Record, RunState
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 RUN = TrainingConfig(
@@ -402,9 +404,7 @@ def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is_finite(
     before = weights(model)
     run = replace(RUN, optimizer="adam", learning_rate=1.0, gradient_clip=None)
     generator = torch.Generator().manual_seed(0)
-    step = TrainingStep(
-        RunState(model, run.build_optimizer(model), generator, Sawtooth(), run), False
-    )
+    step = TrainingStep(RunState(model, Optimizer(model, run), generator, Sawtooth(), run), False)
     step.likelihood = lambda *args, **kwargs: batch_log_likelihood(*args, **kwargs) - loss
     with pytest.raises(NonFiniteLossError, match=f"step 0: .*{loss}"):
         step()
@@ -467,7 +467,7 @@ def test_bad_runs_are_refused(arguments: dict[str, object]) -> None:
 def test_the_best_validation_is_kept_also_where_the_first_is_not_a_number() -> None:
     model = tiny("convgnp")
     run = replace(RUN, keep_best=True)
-    state = RunState(model, run.build_optimizer(model), torch.Generator(), Sawtooth(), run)
+    state = RunState(model, Optimizer(model, run), torch.Generator(), Sawtooth(), run)
     for state.step, value in ((1, math.nan), (2, 0.5), (3, 0.2)):
         state.keep_if_best([torch.tensor([value, value])])
     assert state.best is not None
@@ -499,7 +499,7 @@ def test_a_step_makes_no_tensor_of_numbers_on_the_host(prior: TaskGenerator) -> 
 
     model = tiny(base=replace(TINY, conditioned=True))
     run = replace(RUN, batch=replace(RUN.batch, clean_fraction=0.5))
-    optimizer = run.build_optimizer(model)
+    optimizer = Optimizer(model, run)
     state = RunState(model, optimizer, torch.Generator().manual_seed(0), prior, run)
     step = TrainingStep(state, False)
     with Refusing():

@@ -11,19 +11,19 @@ from torch import nn
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
 from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.optim import (
     KernelMuon,
     Optimizer,
     orthogonalized,
-    schedule_factor,
 )
 from danp_lib.training.recipes import build_model
-from danp_lib.training.resume import TrainingConfig
 
 
 def test_the_cosine_falls_from_one_to_zero() -> None:
     factors = [
-        schedule_factor(s, num_steps=100, warmup_steps=0, schedule="cosine") for s in range(101)
+        TrainingConfig(num_steps=100, warmup_steps=0, schedule="cosine").rate_factor_at(s)
+        for s in range(101)
     ]
     assert factors[0] == 1.0
     assert factors[50] == pytest.approx(0.5)
@@ -33,14 +33,16 @@ def test_the_cosine_falls_from_one_to_zero() -> None:
 
 def test_the_quadratic_falls_as_the_square_of_the_time_left() -> None:
     factors = [
-        schedule_factor(s, num_steps=4, warmup_steps=0, schedule="quadratic") for s in range(5)
+        TrainingConfig(num_steps=4, warmup_steps=0, schedule="quadratic").rate_factor_at(s)
+        for s in range(5)
     ]
     assert factors == pytest.approx([1.0, 9 / 16, 1 / 4, 1 / 16, 0.0], abs=1e-12)
 
 
 def test_the_warmup_is_linear_and_never_zero() -> None:
     factors = [
-        schedule_factor(s, num_steps=100, warmup_steps=4, schedule="constant") for s in range(6)
+        TrainingConfig(num_steps=100, warmup_steps=4, schedule="constant").rate_factor_at(s)
+        for s in range(6)
     ]
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
@@ -62,20 +64,13 @@ def test_the_constant_jitter_stops() -> None:
 def test_unknown_choices_are_refused() -> None:
     bad: Any = "linear"
     with pytest.raises(ValueError, match=r"^schedule must be 'constant' or 'cosine' .*'linear'"):
-        schedule_factor(0, num_steps=1, warmup_steps=0, schedule=bad)
+        TrainingConfig(num_steps=1, schedule=bad)
     with pytest.raises(
         ValueError, match=r"^jitter_schedule must be 'constant' or 'geometric', .*'linear'"
     ):
         TrainingConfig(num_steps=1, jitter_schedule=bad)
-    with pytest.raises(ValueError, match=r"^kind must be 'adam' or 'muon', got 'linear'"):
-        Optimizer(
-            nn.Linear(1, 1),
-            kind=bad,
-            learning_rate=1.0,
-            muon_learning_rate=1.0,
-            muon_weight_decay=0.0,
-            gradient_clip=None,
-        )
+    with pytest.raises(ValueError, match=r"^optimizer must be 'adam' or 'muon', got 'linear'"):
+        TrainingConfig(num_steps=1, optimizer=bad)
 
 
 @pytest.mark.parametrize("in_float64", [True, False])
@@ -179,13 +174,14 @@ def small_net() -> nn.Module:
 
 
 def optimizer_of(net: nn.Module, kind: Any, clip: float | None = 1.0) -> Optimizer:
-    return TrainingConfig(
+    config = TrainingConfig(
         num_steps=1,
         optimizer=kind,
         learning_rate=1e-2,
         muon_learning_rate=1e-2,
         gradient_clip=clip,
-    ).build_optimizer(net)
+    )
+    return Optimizer(net, config)
 
 
 def take_steps(net: nn.Module, optimizer: Optimizer, count: int, seed: int) -> None:
@@ -248,7 +244,7 @@ def test_frozen_parameters_stay_and_old_gradients_are_dropped(kind: Any) -> None
         parameter.grad = torch.full_like(parameter, 100.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     config = TrainingConfig(num_steps=1, optimizer=kind)
-    optimizer = config.build_optimizer(model)
+    optimizer = Optimizer(model, config)
     assert all(p.grad is None for p in optimizer.parameters)
     for parameter in optimizer.parameters:
         parameter.grad = torch.ones_like(parameter)

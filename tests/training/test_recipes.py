@@ -15,8 +15,8 @@ from danp_lib.models.registry import MODELS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import PRETRAINED
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.recipes import RECIPES, build_model, recipe
-from danp_lib.training.resume import TrainingConfig
 
 KEPT_LAST = ("convgnp-sawtooth-paper",)
 """Trained when the recipe of the paper kept the last weights, and validated every fourth epoch."""
