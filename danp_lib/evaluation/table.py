@@ -45,7 +45,7 @@ PAPERS_ESTIMATOR = "danp (paper's estimator)"
 AS_USED = "danp (as used)"
 """The row of a :class:`~danp_lib.evaluation.used.Used`: all scores are of one mixture."""
 
-ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("convcnp", "convgnp")}
+ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
 """The rows of the rollouts of models that predict all targets at once otherwise."""
 
 ROWS: dict[str, tuple[str, str]] = {

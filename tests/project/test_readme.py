@@ -156,11 +156,14 @@ def test_the_results_are_those_of_the_table() -> None:
             f"{cell(rows[best], 'paper')} ({labels[best]})" if best else "",
             *(cell(rows[row], "ours") for row in numbers),
             f"{cell(rows[rival], 'ours')} ({labels[rival]})",
-            cell(rows[ROLLED_OUT["convgnp"]], "ours"),
             cell(rows["ceiling"], "ours"),
         ]
         line = "| " + " | ".join(cells) + " |"
         assert line in README.splitlines()
+        rolled_out = [rows[ROLLED_OUT[name]] for name in ("danp", "convgnp", "convcnp")]
+        assert rolled_out[0]["num_samples"] == 16
+        cells = [dataset, *(cell(row, "ours") for row in (*rolled_out, rows["ar-convcnp"]))]
+        assert f"| {' | '.join(cells)} |" in README.splitlines()
 
 
 def test_the_minutes_of_training_are_those_measured() -> None:
