@@ -13,7 +13,7 @@ from danp_lib.data.generators import Sawtooth
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.used import score_used
-from danp_lib.models.contexts import SizeRange, TrainingContexts
+from danp_lib.models.contexts import ContextWarning, SizeRange, TrainingContexts
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 
@@ -71,6 +71,9 @@ def test_likelihoods_and_marginals_of_other_tasks_are_refused() -> None:
 def test_contexts_are_not_looked_at() -> None:
     model = small()
     model.training_contexts = TrainingContexts((0.4, 0.41), (SizeRange(1, 9.0, 9.0),), 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         score_used(model, TASKS, num_samples=2, generator=seeded())
+        assert caught == []
+        model.predict(TASKS.context, TASKS.xt, num_samples=2, generator=seeded())
+    assert [warning.category for warning in caught] == [ContextWarning]
