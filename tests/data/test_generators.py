@@ -354,3 +354,25 @@ def test_datasets_are_known_by_their_names_and_by_what_they_are() -> None:
     for name, prior in NOISY.items():
         assert prior.noise == (0.003, 1.0)
         assert type(prior) is type(DATASETS[name.removesuffix("-noisy")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context_size": 3.5}, "context_size must be an integer >= 0 or a list of 2"),
+        ({"context_size": (0, 1, 2)}, "context_size must be an integer"),
+        ({"num_targets": 2.5}, "num_targets must be an integer, got 2.5"),
+        ({"num_sets": 0}, "num_sets must be >= 1, got 0"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(options: dict[str, Any], message: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        Sawtooth().sample_task(2, **options, generator=generator)
+    task = Sawtooth().sample_task(2, context_size=[3, 3], generator=generator)  # type: ignore[arg-type]
+    assert task.context.sizes.tolist() == [3, 3]
+
+
+def test_frequencies_without_a_phase_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"frequency must be a list of 2 .* with 1 <= lower"):
+        Sawtooth(frequency=(0.2, 0.5))

@@ -246,3 +246,10 @@ class TestTaskFiles:
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(ValueError, match=r"t\.safetensors"):
             load_tasks(path)
+
+
+def test_an_array_is_no_tensor() -> None:
+    x = torch.zeros(1, 2, 1)
+    for arguments in ((x.numpy(), x), (x, x.numpy()), (x, x, [[True, True]])):
+        with pytest.raises(ValueError, match=r"must be a torch.Tensor, got (ndarray|list); use"):
+            PointSet(*arguments)

@@ -239,3 +239,9 @@ class TestCsv:
             from_csv(write(tmp_path / "a.csv", "x,y\n0,1\n1,2\n"))
         loaded = "import sys, danp_lib.cli.main; sys.exit('pandas' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
+
+
+def test_a_masked_input_is_refused() -> None:
+    x = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
+    with pytest.raises(ValueError, match="x must have no masked entry"):
+        from_arrays(x, np.zeros(3))

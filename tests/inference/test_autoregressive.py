@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from contracts import seeded as with_weights
+from contracts import small_config
 from torch import Tensor
 
 from danp_lib._random import spawn
-from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
@@ -225,3 +227,15 @@ def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
         place = rf"target\.y .*\[2, {num_targets - 1}\]"
         with pytest.raises(ValueError, match=place):
             ar_log_prob(build(ConvCNP), missing, generator=seeded(seed))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.05])
+def test_the_passes_of_a_rollout_are_counted(weight: float) -> None:
+    config = DANPConfig(small_config(), 2, num_auxiliary=4, defensive_weight=weight)
+    model = with_weights(DANP, config, dtype=torch.float32)
+    rows: list[int] = []
+    model.core.unet.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    generator = torch.Generator().manual_seed(0)
+    task = Sawtooth().sample_task(1, context_size=3, num_targets=4, generator=generator)
+    rollout = ar_log_prob(model, task, num_samples=3, generator=generator)
+    assert rollout.forward_passes == sum(rows)

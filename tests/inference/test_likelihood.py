@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from contracts import seeded as with_weights
+from contracts import small_config
 from torch import Tensor
 
-from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.exact.gp import GaussianProcessOracle
@@ -438,3 +440,21 @@ def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
             log_likelihood(model, task, generator=seeded(0))
     with pytest.raises(ValueError, match=place):
         log_weights(random_danp(), task, generator=seeded(0))
+
+
+def test_only_what_is_sampled_needs_a_generator() -> None:
+    generator = torch.Generator().manual_seed(0)
+    task = Sawtooth().sample_task(2, context_size=3, num_targets=4, generator=generator)
+    model = with_weights(ConvGNP, small_config(), dtype=torch.float32)
+    found = log_likelihood(model, task)
+    assert torch.equal(found.values, log_likelihood(model, task, generator=generator).values)
+    assert found != log_likelihood(model, task)
+    cases: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (model, {"estimator": "autoregressive"}),
+        (with_weights(DANP, DANPConfig(small_config(), 2), dtype=torch.float32), {}),
+    )
+    for sampled, options in cases:
+        with pytest.raises(ValueError, match=r"generator must be a torch\.Generator"):
+            log_likelihood(sampled, task, **options)
+    with pytest.raises(ValueError, match="got a batch of 0"):
+        log_likelihood(model, task[:0])
