@@ -138,10 +138,12 @@ class _SumNear(torch.autograd.Function):
 def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear`` on ``(batch, points, channels)``.
 
-    On one thread of a CPU a convolution does it in half the time; on two it takes longer.
+    On one thread of a CPU a convolution does it in half the time; on two it takes longer, and the
+    number of threads cannot be asked for in compiled code.
     """
-    is_single = x.device.type == "cpu" and torch.get_num_threads() == 1
-    if not is_single or x.dtype == torch.float64 or x.shape[1] == 0:
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or torch.get_num_threads() > 1:
+        return F.linear(x, weight, bias)
+    if x.dtype == torch.float64 or x.shape[1] == 0:
         return F.linear(x, weight, bias)
     return F.conv2d(x.mT.unsqueeze(-2), weight[..., None, None], bias).squeeze(-2).mT
 

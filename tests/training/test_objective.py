@@ -1,6 +1,8 @@
 """Batches, the likelihood that training maximizes, and what is said when it fails."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -34,6 +36,14 @@ def tiny_danp(num_levels: int = 2) -> DANP:
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_levels_are_one_a_batch_and_uniform() -> None:
@@ -103,6 +113,20 @@ def test_the_likelihood_is_that_of_the_models_own_forward() -> None:
         )
         expected = predictive.log_prob(augmented.levels[level].y) / 50
         torch.testing.assert_close(batch_log_likelihood(model, batch), expected)
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_compiled_code_of_the_likelihood_is_in_one_piece(
+    conditioned: bool, one_thread: None
+) -> None:
+    """Code in many pieces took longer than none; on one thread there are most ways to break it."""
+    config = DANPConfig(base=replace(TINY, conditioned=conditioned), num_levels=1)
+    model = build_model("danp", config, seed=0)
+    compiled = torch.compile(batch_log_likelihood, backend="eager", fullgraph=True)
+    for level in (0, 1):
+        batch = draw_batch(model, Sawtooth(), BatchConfig(4), levels=level, generator=seeded())
+        expected = batch_log_likelihood(model, batch)
+        torch.testing.assert_close(compiled(model, batch), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_one_level_a_task_is_each_task_at_its_level() -> None:
