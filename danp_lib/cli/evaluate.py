@@ -101,8 +101,8 @@ def benchmark(
 ) -> None:
     """Measure a pretrained model on its benchmark tasks, and write the result to a folder.
 
-    danp table and the book read these results. A run of --measure samples that was stopped goes on
-    where it was when the same command is given again.
+    danp table and the book read these results. A run that was stopped goes on where it was when the
+    same command is given again, if it takes samples of likelihoods.
     """
     measures = {kind.measure: content for content, kind in KINDS.items()}
     check_choice("measure", measure, measures)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from danp_lib._files import data_folders, naming, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
-from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
+from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
@@ -55,12 +55,14 @@ class Kind(NamedTuple):
     key: str  #: Name of the content in a file.
     score: Callable[..., Any]  #: From a model, tasks, a generator and options to the content.
     options: tuple[str, ...]
+    #: The records that a run keeps after every task, to go on from; ``None`` where it is short.
+    kept: str | None = None
 
 
 KINDS: dict[type[Any], Kind] = {
-    Evaluation: Kind("likelihood", "evaluation", evaluate, ("estimator", "num_samples")),
+    Evaluation: Kind("likelihood", "evaluation", evaluate, ("estimator", "num_samples"), "tasks"),
     Marginals: Kind("marginals", "marginals", score_marginals, ("num_samples",)),
-    Samples: Kind("samples", "samples", score_samples, ("tasks_per_size", "max_samples")),
+    Samples: Kind("samples", "samples", score_samples, ("tasks_per_size", "max_samples"), "curves"),
     Used: Kind("used", "used", score_used, ("num_samples",)),
 }
 """The kinds of results, by the class of their content."""
@@ -140,9 +142,9 @@ def run_benchmark(
     The options are those of the function that scores, as :data:`KINDS` names them; the
     ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
     ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
-    :func:`~danp_lib.inference.compiling.can_compile` says so. Curves of samples are kept in the
-    folder after every task, until :func:`save_result`. The same call resumes from there, and one
-    of other weights, tasks, seed or versions is refused.
+    :func:`~danp_lib.inference.compiling.can_compile` says so. Likelihoods by samples, and curves
+    of them, are kept in the folder after every task, until :func:`save_result`. The same call
+    resumes from there, and one of other weights, tasks, samples, seed or versions is refused.
     """
     kind = KINDS[content]
     for key, value in options.items():
@@ -162,19 +164,23 @@ def run_benchmark(
     few = any(isinstance(count, int) and count < CHUNK_SIZE for count in counts)
     model, origin = load_model(name, seed=seed, device=device, compiled=compiled and not few)
     configuration = to_dict(getattr(model, "config", model))
-    if content is Samples and folder is not None:
-        path = _partial(Path(folder) / result_name(name, kind.key))
+    measured = options.get("estimator", "both") if content is Evaluation else kind.key
+    is_sampled = model.num_levels > 0 or measured == "autoregressive"
+    if kind.kept is not None and is_sampled and folder is not None:
+        path = _partial(Path(folder) / result_name(name, measured))
         if path.is_file():
-            before = load_result(path, Samples)
+            before = load_result(path, content)
             _check_resumable(path, before.origin, origin)
-            origin = before.origin
-            options["done"] = before.content.curves
-        options["keep"] = lambda samples: _write(path, Result(origin, configuration, samples))
+            origin, done = before.origin, getattr(before.content, kind.kept)
+            if content is Evaluation and model.num_levels > 0:
+                _check_samples(path, done, options.get("num_samples", 256))
+            options["done"] = done
+        options["keep"] = lambda part: _write(path, Result(origin, configuration, part))
     device = "cpu" if origin.weights is None else device
     generator = torch.Generator(device=device).manual_seed(seed)
     tasks = benchmark_tasks(origin.dataset).to(device)
-    measured = kind.score(model, tasks, generator=generator, progress=progress, **options)
-    return Result(origin, configuration, measured)
+    result = kind.score(model, tasks, generator=generator, progress=progress, **options)
+    return Result(origin, configuration, result)
 
 
 def result_name(name: str, measured: str) -> str:
@@ -230,6 +236,19 @@ def _check_resumable(path: Path, before: Origin, now: Origin) -> None:
             raise ValueError(
                 f"{path} must be of {key} {expected} to be resumed, got {found}; delete it to "
                 "start anew."
+            )
+
+
+def _check_samples(
+    path: Path, done: Sequence[TaskRecord], num_samples: int | Callable[[int], int]
+) -> None:
+    for record in done:
+        size = record.context_size
+        expected = num_samples(size) if callable(num_samples) else num_samples
+        if record.num_samples != expected:
+            raise ValueError(
+                f"{path} must have {expected} samples for {size} context points to be resumed, got "
+                f"{record.num_samples}; delete it to start anew."
             )
 
 

@@ -94,9 +94,18 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
 
 
 def score_each(
-    score: Callable[..., T], task: Task, *, generator: torch.Generator, progress: bool
+    score: Callable[..., T],
+    task: Task,
+    *,
+    generator: torch.Generator,
+    progress: bool,
+    done: Sequence[T] = (),
+    keep: Callable[[list[T]], None] | None = None,
 ) -> list[T]:
-    """The records of tasks, each scored with a generator of its own, spawned from one."""
+    """The records of tasks, each scored with a generator of its own, spawned from one.
+
+    The first tasks may be ``done``; ``keep`` is called after every other one with all records.
+    """
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
         raise ValueError(
@@ -104,9 +113,15 @@ def score_each(
             f"{task.batch_size} and {task.target.num_points}."
         )
     streams = spawn(generator, task.batch_size)
+    records = list(done)
+    rows = range(len(records), task.batch_size)
     # Left by an error too, so that its message has a line of its own.
-    with tqdm(streams, desc="tasks", disable=not progress) as bar:
-        return [score(task[row], generator=stream) for row, stream in enumerate(bar)]
+    with tqdm(rows, "tasks", task.batch_size, initial=len(records), disable=not progress) as bar:
+        for row in bar:
+            records.append(score(task[row], generator=streams[row]))
+            if keep is not None:
+                keep(records)
+    return records
 
 
 def evaluate(
@@ -116,15 +131,27 @@ def evaluate(
     estimator: Estimator = "both",
     num_samples: int | Callable[[int], int] = 256,
     generator: torch.Generator,
+    done: Sequence[TaskRecord] = (),
+    keep: Callable[[Evaluation], None] | None = None,
     progress: bool = False,
 ) -> Evaluation:
     """Evaluate a model on a batch of tasks, each with a generator spawned from the one given.
 
     The estimator and S, the number of samples, are those of :func:`~danp_lib.log_likelihood`; S may
-    depend on the size of the context, see :func:`papers_samples`.
+    depend on the size of the context, see :func:`papers_samples`. The first tasks are not evaluated
+    again if their records, of an earlier call, are given as ``done``; ``keep`` is called after
+    every other task with the evaluation so far.
     """
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
-    return Evaluation.summarize(score_each(score, task, generator=generator, progress=progress))
+    records = score_each(
+        score,
+        task,
+        generator=generator,
+        progress=progress,
+        done=done,
+        keep=None if keep is None else lambda records: keep(Evaluation.summarize(records)),
+    )
+    return Evaluation.summarize(records)
 
 
 def evaluate_task(

@@ -14,6 +14,7 @@ import torch
 from danp_lib.data.points import Task
 from danp_lib.evaluation import curves as evaluation_curves
 from danp_lib.evaluation import results as evaluation_results
+from danp_lib.evaluation import score as evaluation_score
 from danp_lib.evaluation.curves import SampleCurve, Samples, sample_curves
 from danp_lib.evaluation.marginals import Marginals, score_marginals
 from danp_lib.evaluation.results import (
@@ -26,7 +27,7 @@ from danp_lib.evaluation.results import (
     run_benchmark,
     save_result,
 )
-from danp_lib.evaluation.score import Evaluation, evaluate
+from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.likelihood import Estimator
@@ -213,6 +214,40 @@ def test_an_interrupted_run_of_samples_resumes(
         run_benchmark(NAME, Samples, folder=tmp_path, seed=2)
     path = save_result(tmp_path, result)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"estimator": "model", "num_samples": 4}
+    whole = run_benchmark(NAME, Evaluation, **options)
+    done: list[int] = []
+
+    def interrupted(model: Any, task: Task, **options: Any) -> TaskRecord:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(int(task.context.sizes))
+        return evaluate_task(model, task, **options)
+
+    monkeypatch.setattr(evaluation_score, "evaluate_task", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(NAME, Evaluation, folder=tmp_path, **options)
+    partial = tmp_path / "danp-gp-model.partial.json"
+    assert load_result(partial, Evaluation).content.num_tasks == 3
+    with pytest.raises(
+        ValueError, match=r"partial\.json .* 5 samples for \d context points .* got 4; delete"
+    ):
+        run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": 5})
+    done.clear()
+    monkeypatch.setattr(evaluation_score, "evaluate_task", evaluate_task)
+    result = run_benchmark(NAME, Evaluation, folder=tmp_path, **options)
+    records = [replace(record, seconds=0.0) for record in result.content.tasks]
+    assert records == [replace(record, seconds=0.0) for record in whole.content.tasks]
+    path = save_result(tmp_path, result)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_likelihood_in_closed_form_keeps_nothing_on_the_way(tmp_path: Path) -> None:
+    run_benchmark("ceiling-gp", Evaluation, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_resumed_run_is_of_where_it_began(
