@@ -107,9 +107,9 @@ def recipe(
     ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks, and as in the released code the weights
     of the best of them. ``"fast"`` is a U-Net with a full-resolution path, Muon, a quadratic
     schedule, level 0 drawn half of the time, and joint Gaussians conditioned on what is known; a
-    run of fewer than 14,000 steps T gets Muon's rate times ``sqrt(14,000 / T)``, and warms up over
-    half of its steps at most. Noisy datasets have the F and beta of their functions. With another F
-    than Table 2's, beta gives the same noise variance at the last level.
+    run of fewer than 14,000 steps T gets Muon's rate times ``sqrt(14,000 / T)``. Noisy
+    datasets have the F and beta of their functions. With another F than Table 2's, beta gives the
+    same noise variance at the last level.
     """
     check_choice("recipe", name, RECIPES)
     check_choice("model", model, MODELS)
@@ -150,10 +150,6 @@ def recipe(
         training = replace(training, num_steps=num_steps)
     if name == "fast":
         rate = max(1.0, (usual / training.num_steps) ** 0.5) * training.muon_learning_rate
-        training = replace(
-            training,
-            muon_learning_rate=rate,
-            jitter_steps=training.num_steps // 4,
-            warmup_steps=min(training.warmup_steps, training.num_steps // 2),
-        )
+        jitter_steps = training.num_steps // 4
+        training = replace(training, muon_learning_rate=rate, jitter_steps=jitter_steps)
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)

@@ -119,13 +119,6 @@ def test_all_models_of_a_recipe_get_the_same_budget(name: str, model: str) -> No
     assert run.batch.batch_size == reference.batch.batch_size
 
 
-def test_a_short_run_reaches_its_rate_and_a_usual_one_warms_up_as_ever() -> None:
-    for steps, warmup in [(100, 50), (400, 200), (2_250, 200), (14_000, 200)]:
-        run = recipe("fast", model="danp", dataset="sawtooth", num_steps=steps).training
-        assert run.warmup_steps == warmup
-        assert max(map(run.rate_factor_at, range(steps))) > 0.2
-
-
 def test_other_levels_keep_the_final_noise_variance() -> None:
     config = recipe("fast", model="danp", dataset="square", num_levels=2).model_config
     assert isinstance(config, DANPConfig)
