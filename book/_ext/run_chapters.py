@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[2]
 READ_BY_CHAPTERS = (
     "danp_lib/**/*.py",
-    "checkpoints/*",
+    "checkpoints/**/*",
     "benchmark_tasks/*",
-    "results/*",
+    "results/**/*",
     "benchmarks/results/*",
     "book/*.yml",
 )

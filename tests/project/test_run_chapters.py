@@ -27,7 +27,11 @@ def test_there_are_files_of_every_kind(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["danp_lib/nn/unet.py", "checkpoints/a.safetensors", "results/a.json", "book/a.yml"]
+    "name",
+    [
+        *("danp_lib/nn/unet.py", "checkpoints/a.safetensors", "checkpoints/records/a.safetensors"),
+        *("results/a.json", "results/ten-tasks/a.json", "book/a.yml"),
+    ],
 )
 def test_a_change_in_what_chapters_read_changes_the_key(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
