@@ -49,7 +49,7 @@ help:
 	@echo "make book       build the book; it says where to open the result"
 	@echo "make test       lint, types, unit tests and the chapters"
 	@echo "make reproduce  make what is missing of: weights, results, tables, figures"
-	@echo "make quick      the tests of the model, its training and its evaluation: half a minute"
+	@echo "make quick      the tests of the model, its objective and its estimators: half a minute"
 	@echo "make lint       ruff, mypy and actionlint alone"
 	@echo "make unit       unit tests alone"
 	@echo "make chapters   the chapters' stored outputs against a fresh run"

@@ -83,7 +83,8 @@ def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
 def keep_freed_memory() -> None:
     """Have glibc keep what is freed for the next step, for the rest of the process.
 
-    To return the memory of large tensors and get it anew, page by page, takes 3 to 6 % of a step.
+    To return the memory of large tensors and get it anew, page by page, takes a few per cent of a
+    step.
     """
     # Another C library may not have it.
     if sys.platform == "linux" and hasattr(allocator := ctypes.CDLL(None), "mallopt"):

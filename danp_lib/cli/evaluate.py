@@ -101,8 +101,8 @@ def benchmark(
 ) -> None:
     """Measure a pretrained model on its benchmark tasks, and write the result to a folder.
 
-    danp table and the book read these results. A run that was stopped goes on where it was when the
-    same command is given again, if it takes samples of likelihoods.
+    danp table and the book read these results. A stopped run that draws samples of likelihoods goes
+    on where it was when the same command is given again.
     """
     measures = {kind.measure: content for content, kind in KINDS.items()}
     check_choice("measure", measure, measures)
@@ -138,8 +138,8 @@ def table(as_json: AsJson = False) -> None:
     print(arguments.as_text(rows) if as_json else render_table(rows))
 
 
-def tasks(folder: Annotated[Path, Argument(help="A new or empty folder.")]) -> None:
-    """Draw the sets of benchmark tasks anew, and write them to a folder, once."""
+def tasks(folder: Annotated[Path, Argument(help="A folder.")]) -> None:
+    """Draw the sets of benchmark tasks that a folder lacks; those it has are checked and stay."""
     write_benchmarks(folder)
 
 

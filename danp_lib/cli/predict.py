@@ -54,13 +54,13 @@ def predict(
 ) -> None:
     """Predict at some inputs from a context, both in CSV files with a header.
 
-    A model trained on your own records knows its columns; they are x and y else. Where --context
-    has a column of groups, each is predicted by itself, and --at may have that column too. The
-    result has the columns of groups, if any, and of inputs, then mean, sd (standard deviation),
-    q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of --at. All
-    are in the units of the data that the model was trained on, where the checkpoint knows them.
-    Rows of the context without an output are left out; that, and a context unlike those of the
-    training, is said on the standard error.
+    A model trained on your own records knows its columns; otherwise they are x and y. Where
+    --context has a column of groups, each is predicted by itself, and --at may have that column
+    too. The result has the columns of groups, if any, and of inputs, then mean, sd (standard
+    deviation), q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of
+    --at. All are in the units of the data that the model was trained on, where the checkpoint knows
+    them. Rows of the context without an output are left out; that, and a context unlike those of
+    the training, is said on the standard error.
     """
     pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
     _check_place(out, find_checkpoint(checkpoint), context, at)

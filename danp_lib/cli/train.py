@@ -31,10 +31,15 @@ _OUT = Option(
     help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
     "a/m.safetensors, with the run in a/m.run."
 )
-_STEPS = Option("--steps", help="Updates; the recipe's if left out.")
-_LEVELS = Option("--levels", help="F of a DANP; the paper's Table 2 or 2 if left out.")
+_STEPS = Option("--steps", help="Updates; if left out, the recipe's, or 6,000 with --data.")
+_LEVELS = Option(
+    "--levels", help="F of a DANP; if left out, that of the paper's Table 2, or 2 with --data."
+)
 _MAX_MINUTES = Option(help="Stop after this time, with a checkpoint.")
-_COMPILE = Option("--compile", help="Compile the step: minutes, for a seventh in recipe fast.")
+_COMPILE = Option(
+    "--compile",
+    help="Compile the step, which takes minutes; one of recipe fast is then about a tenth faster.",
+)
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _DATA = Option(help="A CSV file of your own, a row a measurement.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
@@ -47,7 +52,9 @@ _HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")
 def train(
     ctx: Context,
     out: Annotated[Path, _OUT],
-    model: Annotated[str, Option(help="danp, convcnp, convgnp or ar-convcnp.")] = "danp",
+    model: Annotated[
+        str, Option(help="danp, convcnp, convgnp or, without --data, ar-convcnp.")
+    ] = "danp",
     dataset: Dataset = None,
     recipe: Annotated[str, Option(help="paper (as published) or fast (better).")] = "fast",
     num_steps: Annotated[int | None, _STEPS] = None,

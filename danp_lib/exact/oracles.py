@@ -1,7 +1,8 @@
 """The exact predictives of the paper's families of tasks, given the models' variance floor.
 
-No predictive variance is below that floor. A model can reach a little more on the Gaussian process;
-see :class:`~danp_lib.exact.gp.GaussianProcessOracle`.
+No predictive variance is below that floor. On the Gaussian process a model can reach a little more,
+and a rollout, which conditions without the floor, a good deal; see
+:class:`~danp_lib.exact.gp.GaussianProcessOracle`.
 """
 
 from danp_lib.exact.base import Oracle as Oracle

@@ -23,7 +23,7 @@ def compile_unet(model: NeuralProcess, *, batch_size: int) -> None:
     """Compile the U-Net for batches of one size, in place; other batches pass as before.
 
     For prediction only: the weights become constants of the code. Predictions differ by rounding.
-    Compiling takes about a minute. The size is the number of sets that pass at a time, such as the
+    Compiling may take a minute. The size is the number of sets that pass at a time, such as the
     ``chunk_size`` of an estimator.
     """
     # Here, since it takes as long to import as all the rest.

@@ -2,8 +2,8 @@
 
 A model that learned functions free of noise takes noisy points for exact ones. Its own density of
 the context tells: the Gaussian of the clean level at the inputs of the context, once the network
-has read the context and before any conditioning in closed form. In training the network is able to
-give back what it has read; of noisy or contradictory points it is not.
+has read the context and before any conditioning in closed form. The network can reproduce points
+like those of its training; noisy or contradictory ones it cannot.
 """
 
 from __future__ import annotations

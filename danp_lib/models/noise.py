@@ -1,4 +1,4 @@
-r"""What a context says of the noise of its own values.
+r"""What a context says about the noise in its own values.
 
 A network has to read a whole function before it can say how noisy its values are; its residuals say
 it at once. With m and W of the network, and values that are independent given the noise and the

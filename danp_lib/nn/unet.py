@@ -1,7 +1,7 @@
 """The two U-Nets that turn an encoded context into features on the grid.
 
 The grid is an image of height 1 with the channels last in memory, kernels too: the CPU's
-convolutions are up to twice as fast in that layout.
+convolutions are faster in that layout.
 
 The last layer, the 1x1 convolution ``out``, is linear, as is the interpolation to the targets that
 follows: it is left to the decoder, which applies it at the targets alone.

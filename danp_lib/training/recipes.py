@@ -1,4 +1,4 @@
-"""The two recipes: the paper's to the letter, and a better one for the same models and data."""
+"""The two recipes: the paper's architecture and training to the letter, and better ones of both."""
 
 from __future__ import annotations
 
