@@ -155,6 +155,7 @@ def plot_level_predictives(
     predictives: Sequence[Mixture],
     *,
     exact: LowRankNormal | Mixture,
+    exact_x: Tensor | None = None,
     y_range: tuple[float, float],
     truth: tuple[Tensor, Tensor] | None = None,
     num_means: int = 3,
@@ -162,7 +163,8 @@ def plot_level_predictives(
     """The predictives of the levels 0 to F and the exact one (paper, Figures 3, 6 and 8).
 
     Panels go from the noisiest level to the exact posterior. A component of a mixture belongs to a
-    sample of the noisier levels; the means of the first ``num_means`` are drawn as lines.
+    sample of the noisier levels; the means of the first ``num_means`` are drawn as lines. The exact
+    one may be given at inputs of its own, ``exact_x``: steep and narrow, it needs closer ones.
     """
     count = len(predictives) + 1
     columns = min(count, 4)
@@ -182,7 +184,8 @@ def plot_level_predictives(
             _line(ax, x, mean, color=shade, lw=1.3, ls=dashes, label=f"sample {number + 1}")
         ax.set(title=f"level {level}")
     last = grid.flat[count - 1]
-    plot_density(last, x, exact, y_range=y_range, color=look.GREY, num_bins=40)
+    exact_x = x if exact_x is None else exact_x
+    plot_density(last, exact_x, exact, y_range=y_range, color=look.GREY, num_bins=40)
     if truth is not None:
         _line(last, *truth, color=look.INK, lw=1.2, ls=":", label="true function")
     last.set(title="exact")

@@ -189,6 +189,18 @@ class TestLevelPredictives:
         (legend,) = figure.legends
         assert {"sample 1", "context"} <= {text.get_text() for text in legend.get_texts()}
 
+    def test_the_exact_panel_can_have_closer_inputs(self) -> None:
+        close = torch.linspace(-1.0, 1.0, 301)[None, :, None]
+        exact = DiagonalNormal(torch.zeros(1, 301, 1), torch.ones(1, 301, 1))[0]
+        figure = plot_level_predictives(
+            PointSet.empty(), X, [mixture(1)], exact=exact, exact_x=close, y_range=(-3.0, 3.0)
+        )
+        widths = []
+        for ax in figure.axes:
+            (mesh,) = (c for c in ax.collections if isinstance(c, QuadMesh))
+            widths.append(np.asarray(mesh.get_array()).shape[1])
+        assert widths == [X.shape[1], 301]
+
     def test_samples_differ_in_shade_and_dashes_and_the_truth_from_all(self) -> None:
         levels, exact = [mixture(3), mixture(3)], mixture(1)
         figure = plot_level_predictives(
