@@ -1,6 +1,7 @@
 """Settings that every test shares."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,6 +19,16 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # The same examples in every run, and no time limit on one: a slow machine is not a failure.
 settings.register_profile("danp_lib", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("danp_lib")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread of PyTorch, whatever the settings above say."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 SLOWEST = (
     "test_workflow_miniature",

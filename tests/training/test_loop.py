@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,16 +128,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As many threads as the run in the other process: another number rounds differently."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread")  # as the run in the other process: others round differently
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_leaves_a_state_that_a_run_goes_on_from(
     number: signal.Signals, tmp_path: Path

@@ -1,7 +1,6 @@
 """Batches, the likelihood that training maximizes, and what is said when it fails."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -36,14 +35,6 @@ def tiny_danp(num_levels: int = 2) -> DANP:
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_levels_are_one_a_batch_and_uniform() -> None:
@@ -115,10 +106,9 @@ def test_the_likelihood_is_that_of_the_models_own_forward() -> None:
         torch.testing.assert_close(batch_log_likelihood(model, batch), expected)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("conditioned", [False, True])
-def test_compiled_code_of_the_likelihood_is_in_one_piece(
-    conditioned: bool, one_thread: None
-) -> None:
+def test_compiled_code_of_the_likelihood_is_in_one_piece(conditioned: bool) -> None:
     """Code in many pieces took longer than none; on one thread there are most ways to break it."""
     config = DANPConfig(base=replace(TINY, conditioned=conditioned), num_levels=1)
     model = build_model("danp", config, seed=0)
