@@ -26,6 +26,12 @@ _FAST = {
     "danp-f2": ("--model danp --levels 2", ("sawtooth", "square")),  # danp-gp has F = 2 anyway
     "danp-seed1": ("--model danp --seed 1", ("sawtooth", "square", "gp")),
 }
+_PAPER = {
+    "danp": ("sawtooth", "square-released"),
+    "convcnp": ("sawtooth",),
+    "convgnp": ("sawtooth",),
+    "ar-convcnp": ("sawtooth",),
+}
 PRETRAINED = {
     f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
     for variant, (options, datasets) in _FAST.items()
@@ -33,8 +39,9 @@ PRETRAINED = {
 } | {
     "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
     **{
-        f"{model}-sawtooth-paper": f"--model {model} --dataset sawtooth --recipe paper"
-        for model in ("danp", "convcnp", "convgnp", "ar-convcnp")
+        f"{model}-{dataset}-paper": f"--model {model} --dataset {dataset} --recipe paper"
+        for model, datasets in _PAPER.items()
+        for dataset in datasets
     },
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
