@@ -197,6 +197,7 @@ def measure(
         "average_likelihood": result.average_likelihood,
         "average_likelihood_ci95": result.average_likelihood_ci95,
         "mean_log_likelihood": result.mean_log_likelihood,
+        "log_likelihoods": [task.log_likelihood for task in result.tasks],  # to be paired
         "num_tasks": result.num_tasks,
         "estimator": result.estimator,
         "num_samples": result.num_samples,
