@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,5 @@ def draw_rows(
     PyTorch lays out a large draw differently from several small ones; drawn row by row, the numbers
     of a sample are the same whatever the size of the chunk that it is computed in.
     """
-    out = torch.empty((count, *shape), dtype=dtype, device=generator.device)
-    for row in out:
-        draw(shape, dtype=dtype, device=generator.device, generator=generator, out=row)
-    return out
+    where: Any = {"dtype": dtype, "device": generator.device, "generator": generator}
+    return torch.stack([draw(shape, **where) for _ in range(count)])

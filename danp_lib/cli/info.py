@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from danp_lib._config import to_dict
-from danp_lib.cli.arguments import CHECKPOINT, AsJson, Dataset, as_text, open_fitted
+from danp_lib.cli.arguments import CHECKPOINT, AsJson, Dataset, as_text, open_fitted, say
 from danp_lib.data.generators import dataset_name
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, read_card
@@ -98,6 +99,9 @@ def export(
             f"{web}, of period {opened.season.period:g}."
         )
     model: Any = opened.model
+    if getattr(model.config, "defensive_weight", 0.0):
+        say(web, "the page answers without the defensive component.")
+        model.config = replace(model.config, defensive_weight=0.0)
     prior, scaling = read_header(path).task_generator, opened.scaling
     for made in export_page(model, path.stem, out, task_generator=prior, scaling=scaling):
         print(f"{made}: {made.stat().st_size / 1000:.0f} kB", file=sys.stderr)

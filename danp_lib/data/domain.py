@@ -74,8 +74,8 @@ class Domain:
         off = ~self.contains(x) & (True if mask is None else mask)
         if off.any():
             raise ValueError(
-                f"{name} must lie in the model's domain {self}, got {x[off][0].tolist()}; rescale "
-                "the inputs, or build the model with a wider domain."
+                f"{name} must lie in the domain {self}, got {x[off][0].tolist()}; rescale the "
+                "inputs, or widen the domain."
             )
 
     def from_unit(self, unit: Tensor) -> Tensor:

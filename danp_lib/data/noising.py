@@ -120,7 +120,7 @@ class AugmentedTask:
             target = self.levels[level]
         else:
             batch = self.context.batch_size
-            if level.shape != (batch,) or level.is_floating_point():
+            if level.shape != (batch,) or level.dtype not in (torch.int32, torch.int64):
                 raise ValueError(
                     f"level must be an integer, or a tensor of them of shape ({batch},), got "
                     f"{level.dtype} of shape {tuple(level.shape)}."
@@ -151,7 +151,7 @@ def sample_augmented_task(
 ) -> AugmentedTask:
     """Draw augmented tasks; see :meth:`TaskGenerator.sample_task`.
 
-    All levels have ``num_targets`` points, each at inputs of its own (paper, below Equation 3), or
+    All levels have ``num_targets`` points, each at inputs of its own (paper, above Equation 3), or
     with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1).
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1

@@ -30,7 +30,8 @@ class PointSet:
     """A batch of sets of input-output pairs.
 
     Sets of different sizes share a batch by padding: a padded entry has ``mask`` false and may hold
-    anything, NaN included. Nothing in the library lets such an entry reach a result.
+    anything, NaN included. Nothing in the library lets such an entry reach a result. Inputs and
+    outputs have one floating dtype, which for a prediction must be the model's, float32 as a rule.
     """
 
     x: Tensor  #: Inputs, ``(batch, points, dim_x)``.

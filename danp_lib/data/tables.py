@@ -105,6 +105,8 @@ def read_columns(
             rows = {f"{path}, line {reader.line_num}": row for row in reader if row}
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.") from error
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"columns must have different names, got {', '.join(columns)}.")
     present = list(columns)
     if optional in header and optional not in columns:
         present.append(optional)

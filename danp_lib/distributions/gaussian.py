@@ -29,7 +29,7 @@ class OutputsDistribution(Distribution):
     def quantile(self, level: float) -> Tensor:
         """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
         if not isinstance(level, Real) or not 0.0 < level < 1.0:
-            raise ValueError(f"the level of a quantile must be a number in (0, 1), got {level}.")
+            raise ValueError(f"the level of a quantile must be a number in (0, 1), got {level!r}.")
         return self.icdf(torch.tensor(level, dtype=torch.float64))
 
     def check_value(self, value: Tensor) -> None:
@@ -141,12 +141,13 @@ class LowRankNormal(OutputsDistribution):
             return self.loc + self.cov_diag.sqrt() * independent + self.cov_factor @ shared
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """Marginal distribution functions, ``(*batch, points, 1)``."""
+        """Marginal distribution functions at one value, or at one a point ``(..., points, 1)``."""
         check_each(value)
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles, ``(*batch, points, 1)``."""
+        """Marginal quantiles at one level, or at one a point ``(..., points, 1)``."""
+        check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
         return self.mean + self.stddev * torch.special.ndtri(level)
 

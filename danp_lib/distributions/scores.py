@@ -105,3 +105,5 @@ def _mean_distance(mean: Tensor, variance: Tensor) -> Tensor:
 def _check(predictive: LowRankNormal | Mixture, y: Tensor) -> None:
     if y.shape != predictive.mean.shape:
         raise ValueError(f"y must have shape {tuple(predictive.mean.shape)}, got {tuple(y.shape)}.")
+    if y.isnan().any():
+        raise ValueError("y must hold no NaN; leave out what is missing, by predictive.marginal.")

@@ -111,6 +111,11 @@ def score_samples(
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
+    if model.config.base.largest_noise > 0.0:
+        raise ValueError(
+            "model must not weight its samples by the context, since the first of them are then no "
+            f"estimate, got one with largest_noise={model.config.base.largest_noise}."
+        )
     counts = counts_up_to(max_samples)
     sizes = task.context.sizes.tolist()
     rows_of = {n: [row for row, size in enumerate(sizes) if size == n] for n in sorted({*sizes})}

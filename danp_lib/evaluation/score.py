@@ -22,10 +22,12 @@ from danp_lib._config import to_dict
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
 from danp_lib.exact.oracles import Oracle
-from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.inference import likelihood
 from danp_lib.models.convnp import NeuralProcess
 
-Estimator = Literal["model", "noising", "both", "autoregressive"]
+Estimator = Literal[likelihood.Estimator, "autoregressive"]
+"""Those of a DANP, and ``"autoregressive"``, which rolls out any model."""
+
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 T = TypeVar("T")
@@ -170,7 +172,7 @@ def evaluate_task(
         )
     context_size = int(task.context.sizes)
     start = time.perf_counter()
-    result = log_likelihood(
+    result = likelihood.log_likelihood(
         model,
         task,
         estimator=estimator,

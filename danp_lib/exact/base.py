@@ -30,7 +30,7 @@ class Oracle(Configuration, ABC):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``."""
         target.check("target")
-        check_inputs(context, target.blanked().x)
+        check_inputs(context, target.blanked().x, "target.x")
         values = []
         for row in range(target.batch_size):
             real = target[row].compact()
@@ -38,7 +38,7 @@ class Oracle(Configuration, ABC):
         return torch.cat(values)
 
 
-def check_inputs(context: PointSet, xt: Tensor) -> None:
+def check_inputs(context: PointSet, xt: Tensor, name: str = "xt") -> None:
     """Refuse, with a ``ValueError``, what no exact predictive can be made of."""
     context.check("context")
     batch, _, dim_x = context.x.shape
@@ -46,8 +46,8 @@ def check_inputs(context: PointSet, xt: Tensor) -> None:
         raise ValueError("context must hold at least one set, got a batch of 0.")
     if xt.ndim != 3 or (xt.shape[0], xt.shape[2]) != (batch, dim_x):
         raise ValueError(
-            f"xt must have shape ({batch}, targets, {dim_x}) to go with the context, "
+            f"{name} must have shape ({batch}, targets, {dim_x}) to go with the context, "
             f"got {tuple(xt.shape)}."
         )
     if not xt.isfinite().all():
-        raise ValueError("xt must be finite, got NaN or an infinite input.")
+        raise ValueError(f"{name} must be finite, got NaN or an infinite input.")

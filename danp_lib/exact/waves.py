@@ -59,16 +59,16 @@ class WaveOracle(Oracle):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """See the base class; the integral over the waves is located from the targets."""
         target.check("target")
-        self._check(context, target.blanked().x)
+        self._check(context, target.blanked().x, "target.x")
         rows = range(context.batch_size)
         return torch.stack(
             [self._log_density(*_real(context, row), *_real(target, row)) for row in rows]
         )
 
-    def _check(self, context: PointSet, xt: Tensor) -> None:
-        check_inputs(context, xt)
+    def _check(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
+        check_inputs(context, xt, name)
         if xt.shape[-1] != 1:
-            raise ValueError(f"waves take inputs of one dimension, got xt of {tuple(xt.shape)}.")
+            raise ValueError(f"waves take inputs of one dimension, got {name}, {tuple(xt.shape)}.")
 
     @abstractmethod
     def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:

@@ -151,7 +151,7 @@ class _Data:
     unseen: Observations
 
     def architecture(self, model: str) -> ConvNPConfig | DANPConfig:
-        """A model for these data: two grid points or more for every spacing of the inputs."""
+        """A model for these data, of two grid points a spacing of the inputs or 64 a unit."""
         halvings = math.ceil(math.log2(2.0 / self.seen.spacing()))
         base = ConvNPConfig(
             points_per_unit=2 ** min(max(halvings, 3), 6),

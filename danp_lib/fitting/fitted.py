@@ -19,7 +19,7 @@ from danp_lib._config import (
     to_dict,
 )
 from danp_lib._files import naming
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_tensors
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
 from danp_lib.models.convnp import NeuralProcess, Predictive
@@ -128,7 +128,13 @@ class Fitted:
         input given or asked for, so that the prediction depends on what else is asked for. Where
         left out, the generator is a new one of seed 0.
         """
+        check_tensors(x=x)
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
+        if x.ndim != 3 or len({context.batch_size, len(x)} - {1}) > 1:
+            raise ValueError(
+                "x must have shape (points,) or (functions, points, 1), for as many functions as "
+                f"the context or for 1, got {tuple(x.shape)} with {context.batch_size} contexts."
+            )
         batch = max(context.batch_size, len(x))
         context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
         origin = self.start(context, x, start)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from danp_lib.data.observations import draw_points
 from danp_lib.data.points import PointSet
@@ -53,7 +54,7 @@ class FittedGaussianProcess:
         mean = _smoothed(knots, x, y) if own_mean else torch.zeros_like(knots)
         some = table[torch.randperm(table.batch_size, generator=generator)[:MOST_FUNCTIONS]]
         count = min(MOST_POINTS, int(some.sizes.max()))
-        drawn = draw_points(some, count, generator=generator).to(torch.float64)
+        drawn = draw_points(some, count, generator=generator).blanked().to(torch.float64)
         at, mask = drawn.x[..., 0], drawn.mask
         values = (drawn.y[..., 0] - _interpolate(at, knots, mean)).masked_fill(~mask, 0.0)
         _, smoothness, scales = max(
@@ -64,6 +65,7 @@ class FittedGaussianProcess:
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """The predictive of observed outputs at the targets, ``(batch, targets, 1)``."""
         amplitude, length, noise = self.scales
+        context = context.blanked()
         xc, xt = context.x[..., 0].double(), xt[..., 0].double()
 
         def covariance(a: Tensor, b: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ class FittedGaussianProcess:
 def _maximize(
     smoothness: float, x: Tensor, y: Tensor, mask: Tensor
 ) -> tuple[float, float, tuple[float, float, float]]:
-    """The largest log marginal likelihood; the smoothness; amplitude, length scale and noise."""
+    """The largest log-likelihood, up to a constant; smoothness; amplitude, length scale, noise."""
     logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
     distance = (x[:, :, None] - x[:, None]).abs()
 
@@ -97,9 +99,7 @@ def _maximize(
         amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
         both = amplitude**2 * matern(smoothness, distance / length)
         root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
-        white = torch.linalg.solve_triangular(root, y.unsqueeze(-1), upper=False)
-        constants = 0.5 * math.log(2.0 * math.pi) * mask.sum()
-        return -0.5 * white.square().sum() - root.diagonal(dim1=1, dim2=2).log().sum() - constants
+        return MultivariateNormal(torch.zeros_like(y), scale_tril=root).log_prob(y).sum()
 
     optimizer = torch.optim.LBFGS([logs], max_iter=NUM_STEPS, line_search_fn="strong_wolfe")
 

@@ -95,11 +95,11 @@ def read_records(
     parts, starts = [], []
     missing = np.isnan(outputs)
     unsorted, repeated = 0, 0
-    for name in dict.fromkeys(names):
-        own = (names == name) & ~missing
+    rows: dict[Any, list[int]] = {name: [] for name in names}
+    for place in np.flatnonzero(~missing).tolist():
+        rows[names[place]].append(place)
+    for own in filter(None, rows.values()):
         at, values = inputs[own], outputs[own]
-        if not len(at):
-            continue
         unsorted += int(not (np.diff(at) >= 0.0).all())
         places, index, counts = np.unique(at, return_inverse=True, return_counts=True)
         repeated += len(at) - len(places)

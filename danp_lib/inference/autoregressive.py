@@ -2,7 +2,7 @@
 
 By the chain rule, a model with Gaussian predictives gets a richer joint distribution (Bruinsma et
 al., 2023), but one that depends on the order of the targets, and costs a forward pass for every
-target (paper, Section 1).
+target (paper, Sections 1 and 3).
 """
 
 from __future__ import annotations

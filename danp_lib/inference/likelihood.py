@@ -31,6 +31,7 @@ from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks
 
 Estimator = Literal["model", "noising", "both"]
+"""How a DANP's likelihood is estimated, by where the samples come from; see the module."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,8 @@ def log_likelihood(
             is asked for; ``"autoregressive"`` rolls out the other models too.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
-            estimator needs the true function and the tasks have no pool.
+            estimator needs the true function and the tasks have no pool. In a rollout they are
+            uniform whatever is asked for.
         generator: Source of randomness, which a DANP and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
     """
@@ -140,7 +142,7 @@ def log_weights(
     weighted = model.config.base.largest_noise > 0.0
     if weighted and estimator == "noising":
         raise ValueError(
-            "estimator must be 'model' or 'both' for a model that finds out the noise, whose "
+            "estimator must be 'model' or 'both' for a model that infers the noise, whose "
             "samples are weighted by the context, got 'noising'."
         )
     if estimator == "both" and num_samples < 2:

@@ -90,17 +90,17 @@ def condition(
         count = count + values.mask.sum(dim=-1)
     eye = torch.eye(rank, dtype=precision.dtype, device=precision.device)
     scale = torch.ones_like(squared)
-    # A GPU is not waited for; where nothing grows, the rest of the rounds change nothing.
-    may_look = scale.device.type == "cpu" and not torch.compiler.is_compiling()
+    # On a GPU, to ask would synchronize; where nothing grows, the other rounds change nothing.
+    may_ask = scale.device.type == "cpu" and not torch.compiler.is_compiling()
     for _ in range(1 + _INFLATIONS):
         inverse = 1.0 / scale[..., None, None]
         lower, info = torch.linalg.cholesky_ex(eye + precision * inverse)
-        # A failed factor is finite. To look would wait for a GPU; densities refuse the NaN.
+        # A failed factor is finite. To ask would synchronize a GPU; densities refuse the NaN.
         lower = lower.masked_fill((info != 0)[..., None, None], math.nan)
         whitened = torch.linalg.solve_triangular(lower, weighted_residual * inverse, upper=False)
         chi_square = squared / scale - whitened.square().sum(dim=(-2, -1))
         growth = (chi_square / (max_chi_square * count.clamp(min=1))).clamp(min=1.0)
-        if may_look and (growth == 1.0).all():
+        if may_ask and (growth == 1.0).all():
             break
         scale = scale * growth
     factor = torch.linalg.solve_triangular(lower, target.cov_factor.mT, upper=False).mT

@@ -331,6 +331,9 @@ Predictive = LowRankNormal | Mixture
 class NeuralProcess(nn.Module, ABC):
     """What every model obeys; training, evaluation and the commands ask for nothing else.
 
+    Only a model with levels is taken for a :class:`~danp_lib.models.danp.DANP`: its configuration
+    is asked for ``schedule`` and ``num_auxiliary``, and it is sampled by ``denoise``.
+
     A model is constructed from its configuration and listed in
     :data:`~danp_lib.models.registry.MODELS`.
     """

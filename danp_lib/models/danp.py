@@ -109,7 +109,7 @@ class AuxiliarySamples:
     def log_weight(self) -> Tensor:
         """Logarithm of each sample's weight in a prediction, ``(rows,)``, up to a constant.
 
-        Where the noise is found out (:mod:`~danp_lib.models.noise`), a sample that makes the
+        Where the noise is inferred (:mod:`~danp_lib.models.noise`), a sample that makes the
         context improbable, by a mistake of the levels above, takes the noise for large. So there a
         sample counts as much as it makes the context probable. Elsewhere all count alike, as in
         Equation 2 of the paper.
@@ -167,7 +167,7 @@ class DANP(NeuralProcess):
         Samples of the auxiliary sets, taken as known, make each component of the mixture so narrow
         that a few hundred leave gaps. So a conditioned level 0 is conditioned on the context alone;
         the features are still those of the samples. On Gaussian processes 256 samples then score a
-        tenth higher, on waves as before. Where the noise is found out, the samples stay known.
+        tenth higher, on waves as before. Where the noise is inferred, the samples stay known.
 
         Where all samples are wrong, the mixture can still miss the targets by thousands of nats. A
         defensive mixture (Hesterberg, 1995) predicts
@@ -281,9 +281,10 @@ class DANP(NeuralProcess):
         """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
 
         See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
-        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Uniform
-        auxiliary inputs keep predictions at different targets consistent with each other. A
-        generator is needed unless F is 0.
+        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Auxiliary
+        inputs are ``"uniform"``, which keeps predictions at different targets consistent with each
+        other, or those of the targets, ``"target"``, as in the paper's released code. A generator
+        is needed unless F is 0.
         """
         self.core.check([("context", context)], xt)
         self.check_context(context)
@@ -312,10 +313,8 @@ class DANP(NeuralProcess):
         self.check_context(context)
         count = context.batch_size
         samples = [
-            (
-                tasks,
-                replace(some, predictives=()),
-            )  # which take as much memory, and are read no more
+            # Without the predictives, which take as much memory and are read no more.
+            (tasks, replace(some, predictives=()))
             for tasks, some in self._ancestral(context, num_samples, None, generator, chunk_size)
         ]
         encoded = self.encode(context) if self.config.defensive_weight else None

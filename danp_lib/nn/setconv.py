@@ -141,9 +141,8 @@ def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     On one thread of a CPU a convolution does it in half the time; on two it takes longer, and the
     number of threads cannot be asked for in compiled code.
     """
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or torch.get_num_threads() > 1:
-        return F.linear(x, weight, bias)
-    if x.dtype == torch.float64 or x.shape[1] == 0:
+    one_thread = not torch.compiler.is_compiling() and torch.get_num_threads() == 1
+    if not one_thread or x.device.type != "cpu" or x.dtype == torch.float64 or x.shape[1] == 0:
         return F.linear(x, weight, bias)
     return F.conv2d(x.mT.unsqueeze(-2), weight[..., None, None], bias).squeeze(-2).mT
 
@@ -161,9 +160,9 @@ class SetConvEncoder(nn.Module):
         At grid point u the density is :math:`\rho(u) = \sum_n e^{-(u - x_n)^2 / 2\ell^2}`, and the
         data channel :math:`\sum_n y_n e^{-(u - x_n)^2 / 2\ell^2} / (\rho(u) + 10^{-4})`.
         """
-        # In training some levels are masked out in every task. A look is free on a CPU only.
-        may_look = grid.device.type == "cpu" and not torch.compiler.is_compiling()
-        if points.num_points == 0 or (may_look and not points.mask.any()):
+        # In training some levels are masked out in every task. On a GPU, to ask would synchronize.
+        may_ask = grid.device.type == "cpu" and not torch.compiler.is_compiling()
+        if points.num_points == 0 or (may_ask and not points.mask.any()):
             return self.log_scale[index] * grid.new_zeros(points.batch_size, 2, len(grid))
         # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
         x, y, mask = points.blanked().parts

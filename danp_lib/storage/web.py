@@ -100,6 +100,7 @@ def _page_config(
         "head_layers": values["head_layers"] > 0,
         "observation_noise": values["observation_noise"] == 0.0,  # then largest_noise is too
         "defensive_weight": values["defensive_weight"] == 0.0,
+        "samples_known": values["samples_known"] or not values["conditioned"],
     }.items():
         if not right:
             raise ValueError(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ def train(
         ValueError: If the prior or the batches are not the model's, or the folder holds another run
             or a damaged one.
     """
-    checked(NonNegativeFloat | None, max_minutes, "max_minutes")
+    _check_options(folder, max_minutes, snapshots)
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
@@ -158,6 +158,12 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
             f"level it is trained on, got {model.config.num_auxiliary} and "
             f"{config.batch.num_targets}."
         )
+
+
+def _check_options(folder: Any, max_minutes: float | None, snapshots: bool) -> None:
+    checked(NonNegativeFloat | None, max_minutes, "max_minutes")
+    if snapshots and folder is None:
+        raise ValueError("snapshots must be false without a folder to keep them in.")
 
 
 class TrainingStep:

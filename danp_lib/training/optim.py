@@ -89,7 +89,8 @@ class Optimizer:
         self.clip = math.inf if config.gradient_clip is None else config.gradient_clip
         self.rates = (config.learning_rate, config.muon_learning_rate)
         # Without a head, the U-Net itself ends in the outputs.
-        output = "core.head.weight" if "core.head.weight" in named else "core.unet.out.weight"
+        everything = dict(model.named_parameters())
+        output = "core.head.weight" if "core.head.weight" in everything else "core.unet.out.weight"
         hidden = {
             n
             for n, p in named.items()

@@ -1,4 +1,7 @@
-"""The two recipes: the paper's architecture and training to the letter, and better ones of both."""
+"""The two recipes: the paper's architecture and training, and better ones of both.
+
+What the paper does not say of its training is as in its released code.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +107,12 @@ def recipe(
 ) -> Recipe:
     """A recipe for a model of the paper, on a dataset of :data:`~danp_lib.data.generators.PRIORS`.
 
-    ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks, and as in the released code the weights
-    of the best of them. ``"fast"`` is a U-Net with a full-resolution path, Muon, a quadratic
-    schedule, level 0 drawn half of the time, and joint Gaussians conditioned on what is known; a
-    run of fewer than 14,000 steps T gets Muon's rate times ``sqrt(14,000 / T)``. Noisy
-    datasets have the F and beta of their functions. With another F than Table 2's, beta gives the
-    same noise variance at the last level.
+    ``"paper"`` is Appendix B.2, 500 epochs of 2**14 tasks, and as in the released code a jitter of
+    1e-2 in the first of them and the weights of the best. ``"fast"`` is a U-Net with a
+    full-resolution path, Muon, a quadratic schedule, level 0 drawn half of the time, and joint
+    Gaussians conditioned on what is known; a run of fewer than 14,000 steps T gets Muon's rate
+    times ``sqrt(14,000 / T)``. Noisy datasets have the F and beta of their functions. With another
+    F than Table 2's, beta gives the same noise variance at the last level.
     """
     check_choice("recipe", name, RECIPES)
     check_choice("model", model, MODELS)

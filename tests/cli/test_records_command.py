@@ -216,6 +216,14 @@ def test_evaluate_takes_out_the_season_and_counts_from_each_start(seasonal: Path
     assert scores[0] == pytest.approx(scores[1], rel=1e-3)
 
 
+def test_a_page_answers_without_the_defensive_component(trained: Path) -> None:
+    pytest.importorskip("wasmtime")
+    result = danp("export", "--web", trained / "m.safetensors", "--out", trained / "page")
+    assert result.exit_code == 0
+    assert "the page answers without the defensive component" in result.stderr
+    assert (trained / "page" / "index.html").is_file()
+
+
 def test_a_season_is_not_lost_on_a_page(seasonal: Path) -> None:
     result = danp("export", "--web", seasonal, "--out", seasonal.parent / "page")
     assert result.exit_code == 2

@@ -284,6 +284,11 @@ class TestMasks:
         with pytest.raises(ValueError, match=rf"^level .*\[0, 1, {level}, 3\]"):
             self.augmented().masked(torch.tensor([0, 1, level, 3]))
 
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+    def test_levels_that_are_no_integers_are_refused(self, dtype: torch.dtype) -> None:
+        with pytest.raises(ValueError, match=f"^level must be an integer.*{dtype}"):
+            self.augmented().masked(torch.ones(4).to(dtype))
+
     def test_padding_stays_masked(self) -> None:
         mask = torch.tensor([[True, False]])
         padded = PointSet(torch.zeros(1, 2, 1), torch.zeros(1, 2, 1), mask)

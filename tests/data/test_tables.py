@@ -213,6 +213,10 @@ class TestCsv:
         with pytest.raises(ValueError, match=says):
             from_csv(write(tmp_path / "a.csv", text))
 
+    def test_one_column_for_both_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="columns must have different names, got x, x"):
+            from_csv(write(tmp_path / "a.csv", "x,y\n0,1\n"), x="x", y="x")
+
     def test_a_column_that_may_be_missing(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.csv", "g,x,g\n1,2,3\n")
         assert list(read_columns(path, ["x"], optional="h")) == ["x"]

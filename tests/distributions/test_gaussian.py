@@ -149,6 +149,13 @@ class TestLowRankNormal:
         torch.testing.assert_close(cdf, torch.full_like(cdf, level), rtol=1e-9, atol=1e-12)
         assert torch.equal(distribution.icdf(level), distribution.quantile(level))
 
+    def test_a_level_without_a_point_is_refused(self) -> None:
+        distribution = normal()
+        levels = torch.full_like(distribution.mean[0, :, 0], 0.5)
+        for function in (distribution.cdf, distribution.icdf):
+            with pytest.raises(ValueError, match="points, 1"):
+                function(levels)
+
     @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
     def test_a_quantile_at_no_level_is_refused(self, level: float) -> None:
         for distribution in (normal(), mixture()):

@@ -1,5 +1,6 @@
 """The likelihood against the number of samples: curves, and their averages."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -156,6 +157,14 @@ def test_what_is_done_is_not_done_again(model: DANP, tasks: Task) -> None:
 def test_only_a_danp_draws_samples(tasks: Task) -> None:
     with pytest.raises(ValueError, match=r"^model .*GaussianProcessOracle"):
         score_samples(GaussianProcessOracle(), tasks, generator=seeded(0))  # type: ignore[arg-type]
+
+
+def test_a_model_that_weights_its_samples_has_no_curve(model: DANP, tasks: Task) -> None:
+    weighting = copy.copy(model)
+    base = replace(model.config.base, conditioned=True, observation_noise=0.01, largest_noise=0.3)
+    weighting.config = replace(model.config, base=base)
+    with pytest.raises(ValueError, match=r"weight its samples by the context.*largest_noise=0\.3"):
+        score_samples(weighting, tasks, generator=seeded(0))
 
 
 def test_a_curve_has_one_estimate_for_each_number_of_samples() -> None:

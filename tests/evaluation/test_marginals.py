@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import DiagonalNormal
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.marginals import (
     MarginalRecord,
@@ -70,6 +72,14 @@ def test_a_missing_target_is_refused(tasks: Task) -> None:
     missing = replace(tasks, target=PointSet(tasks.xt, y))
     with pytest.raises(ValueError, match=r"target\.y .*\[1, 4\]"):
         score_marginals(ConvGNP(config(2)), missing, generator=seeded(0))
+
+
+def test_a_missing_value_is_not_taken_for_uncovered() -> None:
+    predictive = DiagonalNormal(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
+    y = torch.tensor([0.0, torch.nan, 0.0]).reshape(1, 3, 1)
+    for score in (crps, partial(in_central_interval, level=0.5)):
+        with pytest.raises(ValueError, match="y must hold no NaN"):
+            score(predictive, y)
 
 
 def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:

@@ -65,3 +65,12 @@ def test_a_target_does_not_depend_on_what_else_is_asked_for_where_the_start_is_n
         mean(alone, 90.0)
     with pytest.raises(ValueError, match="start is for a model whose inputs count from the start"):
         Fitted(model).predict(context, alone, start=100.0)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (2, 4, 1), ()])
+def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    fitted = Fitted(
+        seeded(ConvGNP, ConvNPConfig(channels=4, num_layers=2, rank=2), dtype=torch.float32)
+    )
+    with pytest.raises(ValueError, match=r"x must have shape \(points,\).*with 3 contexts"):
+        fitted.predict(PointSet.empty(3, dtype=torch.float64), torch.zeros(shape))

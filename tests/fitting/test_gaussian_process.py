@@ -42,6 +42,25 @@ def test_predictive_is_that_of_scikit_learn(smoothness: float) -> None:
     )
 
 
+def test_padding_may_hold_nan() -> None:
+    x = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(1, -1, 1).expand(9, -1, -1)
+    y = (x + torch.arange(9.0)[:, None, None]).sin()
+    mask = torch.arange(12).expand(9, -1) < 8
+    hollow = [torch.where(mask[..., None], values, math.nan) for values in (x, y)]
+    fitted, again = (
+        FittedGaussianProcess.fit(
+            PointSet(values[0], values[1], mask), own_mean=True, generator=rng()
+        )
+        for values in ((x, y), hollow)
+    )
+    assert fitted.scales == again.scales
+    clean, padded = (
+        fitted.predict(PointSet(values[0], values[1], mask), x) for values in ((x, y), hollow)
+    )
+    assert torch.equal(clean.mean, padded.mean)
+    assert torch.equal(clean.variance, padded.variance)
+
+
 def test_fit_finds_the_process_and_the_mean_that_functions_were_drawn_from() -> None:
     x = torch.linspace(-2, 2, 25, dtype=torch.float64)
     truth = FittedGaussianProcess(1.5, (0.8, 0.5, 0.1), KNOTS, KNOTS.sin())

@@ -88,6 +88,8 @@ def test_what_a_page_cannot_run_is_refused(
 def test_a_defensive_component_is_refused() -> None:
     with pytest.raises(ValueError, match=r"defensive_weight=0\.05"):
         model_script(tiny().defended(), "mine")
+    with pytest.raises(ValueError, match="samples_known=False"):
+        model_script(tiny().defended(weight=0.0), "mine")
 
 
 def test_other_models_are_refused() -> None:

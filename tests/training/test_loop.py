@@ -97,6 +97,11 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "state.safetensors").read_bytes() == before
 
 
+def test_snapshots_need_a_folder() -> None:
+    with pytest.raises(ValueError, match="snapshots must be false without a folder"):
+        train(tiny(), Sawtooth(), RUN, snapshots=True, progress=False)
+
+
 def test_snapshots_are_checkpoints_at_powers_of_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

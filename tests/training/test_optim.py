@@ -167,6 +167,15 @@ def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
     assert any(parameter is output for parameter in optimizer.adam.param_groups[0]["params"])
 
 
+def test_a_frozen_head_stays_the_output_layer() -> None:
+    config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4)
+    model = build_model("convgnp", config, seed=0)
+    assert model.core.head is not None
+    model.core.head.requires_grad_(False)
+    stacks = optimizer_of(model, "muon").muon.stacks
+    assert any(kernel is model.core.unet.out.weight for same in stacks for kernel in same)
+
+
 def small_net() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
