@@ -105,8 +105,9 @@ def _page_config(
         if not right:
             raise ValueError(
                 "model must have one input dimension, the full-resolution U-Net, a head with "
-                "hidden layers, multiples of 8 channels, data free of noise, and no defensive "
-                f"component, for a page to run it; got {name}={values[name]!r}."
+                "hidden layers, multiples of 8 channels, data free of noise, samples that count as "
+                "known, and no defensive component, for a page to run it; got "
+                f"{name}={values[name]!r}."
             )
     values["domain"], values["grid_points"] = model.domain.ends[0], len(base.grid.points())
     values |= {"bound": ACTIVATION_BOUND, "max_chi_square": MAX_CHI_SQUARE}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +23,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from danp_lib.data.generators import Sawtooth, SquareWave, Wave
+from danp_lib.data.generators import GaussianProcess, Sawtooth, SquareWave, Wave
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.data.points import PointSet
 from danp_lib.exact.oracles import GaussianProcessOracle, SawtoothOracle, SquareWaveOracle
 from danp_lib.exact.waves import WaveOracle
 from danp_lib.models.danp import DANP, ancestral
-from danp_lib.storage.checkpoint import read_header
+from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.web import PAGE_SCRIPT, model_script, pack, page_script, source, widget_module
 
@@ -56,7 +57,8 @@ TOLERANCE = 1e-4
 """In units of y, for float32's rounding through F + 1 passes. Torch's is 2e-4 for 30 points of a
 Gaussian process, so it computes the reference in float64."""
 
-MODELS = ("danp-sawtooth", "danp-f2-sawtooth", "danp-square", "danp-gp")
+FITTED = "danp-power"
+MODELS = ("danp-sawtooth", "danp-f2-sawtooth", "danp-square", "danp-gp", FITTED)
 KINDS = ("no context", "two points", "two points at one input", "30 points", "off the prior")
 XT = torch.linspace(-2.0, 2.0, 41)
 SAMPLES = 2
@@ -69,10 +71,24 @@ class Case(NamedTuple):
     expected: dict[str, Any]
 
 
+def path_of(name: str) -> Path:
+    """The checkpoint: a pretrained model's, or that of records, not conditioned at level 0."""
+    records = BOOK.parent / "checkpoints" / "records"
+    return records / f"{name}.safetensors" if name == FITTED else pretrained_path(name)
+
+
+@functools.cache
+def model_named(name: str) -> DANP:
+    """The model, without a defensive component."""
+    model: DANP = load_checkpoint(path_of(name))
+    model.config = replace(model.config, defensive_weight=0.0)
+    return model
+
+
 @functools.cache
 def rounded(name: str) -> DANP:
     """The model with the weights that the page has."""
-    model = copy.deepcopy(load_pretrained(name))
+    model = copy.deepcopy(model_named(name))
     model.load_state_dict({key: pack(w).float() for key, w in model.state_dict().items()})
     return model.eval()
 
@@ -81,8 +97,7 @@ def context_for(name: str, kind: str) -> PointSet:
     """Points of the model's own prior, or such as it has never seen, which conditioning softens."""
     if kind == "off the prior":
         return PointSet(torch.tensor([[[-0.9], [0.7]]]), torch.tensor([[[0.3], [0.8]]]))
-    prior = read_header(pretrained_path(name)).task_generator
-    assert prior is not None
+    prior = read_header(path_of(name)).task_generator or GaussianProcess()
     size = {"no context": 0, "30 points": 30}.get(kind, 2)
     context = prior.sample_task(
         1, context_size=size, generator=torch.Generator().manual_seed(3)
@@ -226,8 +241,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("live")
     (made / PAGE_SCRIPT).write_text(page_script(), encoding="utf-8")
     for name in MODELS:
-        prior = read_header(pretrained_path(name)).task_generator
-        script = model_script(load_pretrained(name), name, task_generator=prior)
+        prior = read_header(path_of(name)).task_generator
+        script = model_script(model_named(name), name, task_generator=prior)
         (made / f"{name}.js").write_text(script, encoding="utf-8")
     head = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,">'
