@@ -30,7 +30,7 @@ _PAPER = {
     "danp": ("sawtooth", "square-released"),
     "convcnp": ("sawtooth",),
     "convgnp": ("sawtooth",),
-    "ar-convcnp": ("sawtooth",),
+    "ar-convcnp": ("sawtooth", "square-released"),
 }
 PRETRAINED = {
     f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
