@@ -17,8 +17,7 @@ from danp_lib.distributions.mixture import Mixture
 class Oracle(Configuration, ABC):
     """An exact predictive, in float64; a frozen dataclass of what its prior is."""
 
-    num_levels: ClassVar[int] = 0
-    """0: nothing is sampled."""
+    num_levels: ClassVar[int] = 0  #: 0: nothing is sampled.
 
     @abstractmethod
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:
@@ -30,24 +29,24 @@ class Oracle(Configuration, ABC):
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``."""
         target.check("target")
-        check_inputs(context, target.blanked().x, "target.x")
-        values = []
-        for row in range(target.batch_size):
-            real = target[row].compact()
-            values.append(self.predict(context[row], real.x).log_prob(real.y))
-        return torch.cat(values)
+        self.check_inputs(context, target.blanked().x, "target.x")
+        rows = range(target.batch_size)
+        return torch.stack([self._log_density(context[i], target[i].compact()) for i in rows])
 
+    def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
+        """Log-density of the targets of one task, all of them real; a scalar."""
+        return self.predict(context, target.x).log_prob(target.y)[0]
 
-def check_inputs(context: PointSet, xt: Tensor, name: str = "xt") -> None:
-    """Refuse, with a ``ValueError``, what no exact predictive can be made of."""
-    context.check("context")
-    batch, _, dim_x = context.x.shape
-    if batch == 0:
-        raise ValueError("context must hold at least one set, got a batch of 0.")
-    if xt.ndim != 3 or (xt.shape[0], xt.shape[2]) != (batch, dim_x):
-        raise ValueError(
-            f"{name} must have shape ({batch}, targets, {dim_x}) to go with the context, "
-            f"got {tuple(xt.shape)}."
-        )
-    if not xt.isfinite().all():
-        raise ValueError(f"{name} must be finite, got NaN or an infinite input.")
+    def check_inputs(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
+        """Refuse what no exact predictive can be made of."""
+        context.check("context")
+        batch, _, dim_x = context.x.shape
+        if batch == 0:
+            raise ValueError("context must hold at least one set, got a batch of 0.")
+        if xt.ndim != 3 or (xt.shape[0], xt.shape[2]) != (batch, dim_x):
+            raise ValueError(
+                f"{name} must have shape ({batch}, targets, {dim_x}) to go with the context, "
+                f"got {tuple(xt.shape)}."
+            )
+        if not xt.isfinite().all():
+            raise ValueError(f"{name} must be finite, got NaN or an infinite input.")

@@ -12,7 +12,7 @@ from danp_lib.data.generators import GaussianProcess, NoiseRange
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.exact.base import Oracle, check_inputs
+from danp_lib.exact.base import Oracle
 
 # Rounding leaves eigenvalues of a singular posterior covariance this far below zero at the most,
 # in units of the prior variance, 1: a thousandth of the default floor.
@@ -36,16 +36,11 @@ class GaussianProcessOracle(Oracle):
     can do, gain no more. With u = v, one joint Gaussian stands behind all predictions, and the
     chain rule holds between them. Given 30 points, the average likelihood over 100 tasks is 229.1
     by default, 174.8 with u = v, and 58.0 where the latter's marginals are taken as independent.
-
-    Attributes:
-        length_scale: That of the kernel, in units of x.
-        variance_floor: v, in squared units of y.
-        context_variance: u, in squared units of y.
     """
 
-    length_scale: PositiveFloat = 0.25
-    variance_floor: PositiveFloat = VARIANCE_FLOOR
-    context_variance: PositiveFloat = GaussianProcess.jitter
+    length_scale: PositiveFloat = 0.25  #: That of the kernel, in units of x.
+    variance_floor: PositiveFloat = VARIANCE_FLOOR  #: v, in squared units of y.
+    context_variance: PositiveFloat = GaussianProcess.jitter  #: u, in squared units of y.
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """See the base class; a covariance that is singular in float64 is refused too.
@@ -53,13 +48,12 @@ class GaussianProcessOracle(Oracle):
         The factor is that of the covariance without the floor, with a column a target. That has
         eigenvalues that are zero only to rounding; those below zero are set to it.
         """
-        check_inputs(context, xt)
+        self.check_inputs(context, xt)
         keep = context.mask.unsqueeze(-1)
         known, xt = context.blanked().to(torch.float64), xt.double()
         kernel = GaussianProcess(length_scale=self.length_scale).kernel
         # Padding becomes independent entries of unit variance, known to be zero.
-        diagonals = torch.ones_like(known.x[..., 0])
-        diagonals = diagonals.masked_fill(context.mask, self.context_variance)
+        diagonals = torch.where(known.mask, self.context_variance, torch.ones_like(known.x[..., 0]))
         between = kernel(known.x, known.x).masked_fill(~(keep & keep.mT), 0.0)
         lower, failed = torch.linalg.cholesky_ex(between + torch.diag_embed(diagonals))
         if failed.any():
@@ -89,20 +83,15 @@ class NoisyGaussianProcessOracle(Oracle):
     square as u and v. One that is log-uniform on a range is integrated out: a mixture over the
     midpoints of ``num_nodes`` parts of the range, weighted by how likely the context is under each.
     With 50 targets, eight times the default's nodes change the log-density by less than 1e-3 nats.
-
-    Attributes:
-        noise: Standard deviation of the noise in units of y, or its range (lower, upper).
-        length_scale: That of the kernel, in units of x.
-        num_nodes: How many standard deviations stand for a range.
     """
 
-    noise: PositiveFloat | NoiseRange
-    length_scale: PositiveFloat = 0.25
-    num_nodes: PositiveInt = 48
+    noise: PositiveFloat | NoiseRange  #: Standard deviation in units of y, or its range.
+    length_scale: PositiveFloat = 0.25  #: That of the kernel, in units of x.
+    num_nodes: PositiveInt = 48  #: How many standard deviations stand for a range.
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
         """See :class:`GaussianProcessOracle`."""
-        check_inputs(context, xt)
+        self.check_inputs(context, xt)
         nothing = PointSet(context.x[:, :0], context.y[:, :0])
         low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
         count = self.num_nodes if low < high else 1

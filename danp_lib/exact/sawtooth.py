@@ -36,19 +36,16 @@ class SawtoothOracle(WaveOracle):
     over the frequency too, by the midpoint rule. A rule four to eight times as fine changes
     :meth:`log_prob` of 50 targets by at most 1e-12 nats per target without a context and 2e-6 given
     one point, and that of two targets without a context by 2e-4.
-
-    Attributes:
-        frequency: The range of omega, in periods per unit of x.
-        tolerance: How far, in units of y, points may be off a wave; by default three units in the
-            last place of a float32 just below 1.
-        nodes_per_stddev: Nodes of the midpoint rule to a standard deviation of the frequency.
     """
 
-    # Where omega is 1, the density above is infinite.
+    #: The range of omega, in periods per unit of x. At 1 the density above is infinite.
     frequency: Annotated[
         tuple[float, float], Limit("with 1 < lower < upper", lambda pair: 1 < pair[0] < pair[1])
     ] = (2.0, 4.0)
+    #: How far, in units of y, points may be off a wave; by default three units in the last place of
+    #: a float32 just below 1.
     tolerance: Annotated[float, Limit("> 0 and < 0.25", lambda value: 0 < value < 0.25)] = 2e-7
+    #: Nodes of the midpoint rule to a standard deviation of the frequency.
     nodes_per_stddev: PositiveInt = 4
 
     def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +68,7 @@ class SawtoothOracle(WaveOracle):
             waves.append(torch.remainder(d * omega[:, None] * (xt - x0) + y0, 1.0))
         return torch.cat(weights), torch.cat(waves)
 
-    def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
         if xt.numel() == 0:
             return xt.new_zeros(())
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)
@@ -154,7 +151,7 @@ class SawtoothOracle(WaveOracle):
         """The integral over psi at each signed frequency ``(n,)``, prior included."""
         omega = signed.abs().unsqueeze(-1)
         offset = signed.unsqueeze(-1) * x
-        crossings = torch.cat([torch.remainder(offset, 1.0), torch.remainder(omega, 1.0)], dim=-1)
+        crossings = torch.remainder(torch.cat([offset, omega], dim=-1), 1.0)
         ends = torch.zeros_like(omega), torch.ones_like(omega)
         edges = torch.cat([*ends, crossings], dim=-1).sort(dim=-1).values
         slope = -torch.ones_like(x)

@@ -35,21 +35,15 @@ class SquareWaveOracle(WaveOracle):
 
     :meth:`log_prob` counts only waves on which every target has its value, since the other value is
     1000 standard deviations away at the default floor v; it neglects a fraction exp(-1 / 2v).
-
-    Attributes:
-        family: The prior, which says what range the phase has.
-        frequency: The range of omega, in half periods per unit of x.
-        num_cells: The fewest cells of the frequency that must hold agreeing waves.
     """
 
-    family: ClassVar[type[SquareWave]] = SquareWave
-
-    frequency: Frequency = (1.0, 3.0)
+    family: ClassVar[type[SquareWave]] = SquareWave  #: The prior, for its range of the phase.
+    frequency: Frequency = (1.0, 3.0)  #: The range of omega, in half periods per unit of x.
     variance_floor: Annotated[
         float,
         Limit("> 0, and <= 0.01 for a wrong value to be negligible", lambda v: 0 < v <= 1e-2),
     ] = VARIANCE_FLOOR
-    num_cells: PositiveInt = 1024
+    num_cells: PositiveInt = 1024  #: The fewest cells of the frequency to hold agreeing waves.
 
     def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
         omega, low, high, log_weights = self._agreeing(x, y, "context")
@@ -60,7 +54,7 @@ class SquareWaveOracle(WaveOracle):
         outputs = SquareWave.evaluate(xt, omega[cell, None], phi[:, None])
         return torch.zeros_like(phi), outputs
 
-    def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
         joint = self._agreeing(torch.cat([x, xt]), torch.cat([y, yt]), "context and target")[-1]
         alone = self._agreeing(x, y, "context")[-1]
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)

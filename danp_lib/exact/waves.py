@@ -15,7 +15,7 @@ from danp_lib._config import Limit, PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.exact.base import Oracle, check_inputs
+from danp_lib.exact.base import Oracle
 
 # Below 1, the interval (1/omega, 1) of the phase is empty.
 Frequency = Annotated[
@@ -29,16 +29,12 @@ class WaveOracle(Oracle):
     """Exact inference over waves of two parameters, given points that lie on one free of noise.
 
     A prediction mixes over the waves that the context allows, with a Gaussian around each.
-
-    Attributes:
-        frequency: The range of the prior's frequency.
-        variance_floor: Variance of a target around the wave, in squared units of y: no model in
-            this library can be surer.
-        num_nodes: Number of waves that stand for a continuum of them in :meth:`predict`.
     """
 
-    frequency: Frequency
+    frequency: Frequency  #: The range of the prior's frequency.
+    #: Variance of a target around the wave, in squared units of y: no model here can be surer.
     variance_floor: PositiveFloat = VARIANCE_FLOOR
+    #: Number of waves that stand for a continuum of them in :meth:`predict`.
     num_nodes: PositiveInt = 4096
 
     def predict(self, context: PointSet, xt: Tensor) -> Mixture:
@@ -48,25 +44,20 @@ class WaveOracle(Oracle):
         within 0.005. For the joint density, ask :meth:`log_prob`: where a continuum of waves is
         left, none of the nodes lies within the floor's standard deviation of many targets.
         """
-        self._check(context, xt)
+        self.check_inputs(context, xt)
         inputs = enumerate(xt[:, :, 0].double())
-        rows = [self._nodes(*_real(context, row), x) for row, x in inputs]
+        rows = [self._nodes(*_real(context[row]), x) for row, x in inputs]
         log_weights, outputs = map(list, zip(*rows, strict=True))
         logits = pad_sequence(log_weights, batch_first=True, padding_value=-math.inf)
         means = pad_sequence(outputs, batch_first=True).unsqueeze(-1)
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))
 
-    def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
-        """See the base class; the integral over the waves is located from the targets."""
-        target.check("target")
-        self._check(context, target.blanked().x, "target.x")
-        rows = range(context.batch_size)
-        return torch.stack(
-            [self._log_density(*_real(context, row), *_real(target, row)) for row in rows]
-        )
+    def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
+        return self._log_integral(*_real(context), *_real(target))
 
-    def _check(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
-        check_inputs(context, xt, name)
+    def check_inputs(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
+        """See the base class."""
+        super().check_inputs(context, xt, name)
         if xt.shape[-1] != 1:
             raise ValueError(f"waves take inputs of one dimension, got {name}, {tuple(xt.shape)}.")
 
@@ -75,8 +66,8 @@ class WaveOracle(Oracle):
         """Log-weights ``(nodes,)`` of waves and their values ``(nodes, targets)`` for one task."""
 
     @abstractmethod
-    def _log_density(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
-        """Log-density of the targets of one task, a scalar."""
+    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+        """Log-density of the targets of one task, a scalar, by an integral located from them."""
 
 
 def lattice(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,6 +86,5 @@ def midpoints(low: float, high: float, count: int, like: Tensor) -> Tensor:
     return low + (high - low) * place / count
 
 
-def _real(points: PointSet, row: int) -> tuple[Tensor, Tensor]:
-    keep = points.mask[row]
-    return points.x[row, keep, 0].double(), points.y[row, keep, 0].double()
+def _real(points: PointSet) -> tuple[Tensor, Tensor]:
+    return points.x[points.mask, 0].double(), points.y[points.mask, 0].double()
