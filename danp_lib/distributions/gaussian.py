@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-VARIANCE_FLOOR = 1e-6
-"""The smallest predictive variance of one output, in squared units of y."""
+VARIANCE_FLOOR = 1e-6  #: The smallest predictive variance of one output, in squared units of y.
 
 
 class OutputsDistribution(Distribution):
@@ -24,7 +23,6 @@ class OutputsDistribution(Distribution):
 
     arg_constraints = {}  # noqa: RUF012  (the base class declares it so)
     support = constraints.independent(constraints.real, 2)
-    has_rsample = False
 
     def quantile(self, level: float) -> Tensor:
         """Marginal quantiles at a level in (0, 1), ``(*batch, points, 1)``."""
@@ -37,6 +35,13 @@ class OutputsDistribution(Distribution):
         if value.shape[-2:] != self.event_shape:
             points = self.event_shape[0]
             raise ValueError(f"value must have shape (..., {points}, 1), got {tuple(value.shape)}.")
+
+    @staticmethod
+    def check_each(value: Tensor | float) -> None:
+        """Refuse what is neither one number for all outputs nor one for each."""
+        if isinstance(value, Tensor) and value.ndim == 1:
+            shape = tuple(value.shape)
+            raise ValueError(f"value must be a number or (..., points, 1), got {shape}.")
 
 
 class LowRankNormal(OutputsDistribution):
@@ -142,12 +147,12 @@ class LowRankNormal(OutputsDistribution):
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions at one value, or at one a point ``(..., points, 1)``."""
-        check_each(value)
+        self.check_each(value)
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Marginal quantiles at one level, or at one a point ``(..., points, 1)``."""
-        check_each(value)
+        self.check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
         return self.mean + self.stddev * torch.special.ndtri(level)
 
@@ -159,8 +164,8 @@ class LowRankNormal(OutputsDistribution):
 
     def __getitem__(self, index: Any) -> LowRankNormal:
         """Select from the batch, as from a tensor of the batch's shape."""
-        index = batch_index(index, 2)
-        return self.map(lambda part: part[index])
+        index = index if isinstance(index, tuple) else (index,)
+        return self.map(lambda part: part[*index, :, :])
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> LowRankNormal:
         """The same distribution with a larger batch, without copying."""
@@ -182,18 +187,6 @@ class DiagonalNormal(LowRankNormal):
 
     def __init__(self, loc: Tensor, variance: Tensor) -> None:
         super().__init__(loc, loc[..., :0], variance)
-
-
-def check_each(value: Tensor | float) -> None:
-    """Refuse what is neither one number for all outputs nor one for each."""
-    if isinstance(value, Tensor) and value.ndim == 1:
-        raise ValueError(f"value must be a number or (..., points, 1), got {tuple(value.shape)}.")
-
-
-def batch_index(index: Any, event_dims: int) -> Any:
-    """An index into a batch as one into a tensor with further dimensions behind the batch's."""
-    index = index if isinstance(index, tuple) else (index,)
-    return (*index, *(slice(None),) * event_dims)
 
 
 def _squared_and_log_det(matrix: Tensor, vector: Tensor, check: bool) -> tuple[Tensor, Tensor]:

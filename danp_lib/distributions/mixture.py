@@ -8,13 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danp_lib.distributions.gaussian import (
-    DiagonalNormal,
-    LowRankNormal,
-    OutputsDistribution,
-    batch_index,
-    check_each,
-)
+from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal, OutputsDistribution
 
 
 class Mixture(OutputsDistribution):
@@ -81,15 +75,15 @@ class Mixture(OutputsDistribution):
 
     def cdf(self, value: Tensor | float) -> Tensor:
         """Marginal distribution functions, ``(*batch, points, 1)``."""
-        value = _across_components(value)
-        return (self._weights * self.components.cdf(value)).sum(dim=-3)
+        each = self._across_components(value)
+        return (self._weights * self.components.cdf(each)).sum(dim=-3)
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Marginal quantiles, ``(*batch, points, 1)``, by bisection."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)
-        inner = marginals.icdf(_across_components(level))
+        inner = marginals.icdf(self._across_components(level))
         # A component of no weight must not widen the bracket, and its quantile may be anything.
         empty = self._weights == 0.0
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
@@ -107,18 +101,15 @@ class Mixture(OutputsDistribution):
 
     def __getitem__(self, index: Any) -> Mixture:
         """Select from the batch, as from a tensor of the batch's shape."""
-        index = batch_index(index, 1)
-        return Mixture(self.logits[index], self.components[index])
+        index = index if isinstance(index, tuple) else (index,)
+        return Mixture(self.logits[*index, :], self.components[*index, :])
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
         """The same distribution with a larger batch, without copying."""
         shape = (*batch_shape, self.num_components)
         return Mixture(self.logits.expand(shape), self.components.expand(shape))
 
-
-def _across_components(value: Tensor | float) -> Tensor | float:
-    """A value for each output, or one for all, the same for all components of a mixture."""
-    if not isinstance(value, Tensor) or value.ndim == 0:
-        return value
-    check_each(value)
-    return value.unsqueeze(-3)
+    def _across_components(self, value: Tensor | float) -> Tensor | float:
+        """A value for each output, or one for all, the same for all components."""
+        self.check_each(value)
+        return value.unsqueeze(-3) if isinstance(value, Tensor) and value.ndim else value
