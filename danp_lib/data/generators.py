@@ -24,15 +24,12 @@ from danp_lib._config import (
 from danp_lib.data.domain import Box, Domain
 from danp_lib.data.points import PointSet, Task
 
-PositiveRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
-"""A range (lower, upper)."""
-# Below 1, the interval (1/omega, 1) of the phase is empty.
+#: The range of a standard deviation that is log-uniform, (lower, upper).
+NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
+#: The range of a wave's frequency. Below 1, the interval (1/omega, 1) of the phase is empty.
 FrequencyRange = Annotated[
     tuple[float, float], Limit("with 1 <= lower <= upper", lambda pair: 1 <= pair[0] <= pair[1])
 ]
-"""The range of a wave's frequency, (lower, upper)."""
-NoiseRange = PositiveRange
-"""The range of a standard deviation that is log-uniform."""
 
 
 def noise_in_words(noise: float | tuple[float, float]) -> str:
@@ -65,7 +62,6 @@ class TaskGenerator(Configuration, ABC):
 
     #: What checkpoints and runs know the class by; the class's own name where left out.
     name: ClassVar[str]
-
     #: Standard deviation of the observation noise of all points, those of the pool included, in
     #: units of y; or its range, where each task has one of its own. The paper's data have none.
     noise: NonNegativeFloat | NoiseRange = 0.0
@@ -215,7 +211,6 @@ class Sawtooth(Wave):
     """
 
     name: ClassVar[str] = "sawtooth"
-
     frequency: FrequencyRange = (2.0, 4.0)
 
     def sample_parameters(
@@ -268,7 +263,6 @@ class GaussianProcess(Prior):
     r"""A zero-mean Gaussian process with kernel :math:`\exp(-|x - x'|^2 / 2\ell^2)`."""
 
     name: ClassVar[str] = "gp"
-
     length_scale: PositiveFloat = 0.25  #: :math:`\ell`, in units of x.
     #: Variance added to each value, without which the kernel matrix of 200 inputs on [-2, 2] has no
     #: Cholesky factor in float64. Its root is a tenth of a model's smallest standard deviation.
@@ -296,34 +290,25 @@ class GaussianProcess(Prior):
         return (factor @ eps).masked_fill_((info != 0)[:, None, None], math.nan)
 
 
+#: The priors, by the names that checkpoints know them by.
 GENERATORS: dict[str, type[Prior]] = {
     cls.name: cls for cls in (Sawtooth, SquareWave, ReleasedSquareWave, GaussianProcess)
 }
-"""The priors, by the names that checkpoints know them by."""
-
+#: The datasets that models are trained and scored on.
 DATASETS: dict[str, Prior] = {name: cls() for name, cls in GENERATORS.items()}
-"""The datasets that models are trained and scored on."""
-
+#: Datasets with observation noise, by name: models are trained on them, without a benchmark. They
+#: are meant for noise from 0.01 to 0.3: at the edge of its prior even exact Bayes takes the noise
+#: for too small, and its intervals are too narrow.
 NOISY: dict[str, Prior] = {
     f"{cls.name}-noisy": cls(noise=(0.003, 1.0)) for cls in (GaussianProcess, Sawtooth)
 }
-"""Datasets with observation noise, by name: models are trained on them, without a benchmark.
-
-They are meant for noise from 0.01 to 0.3: at the edge of its prior even exact Bayes takes the noise
-for too small, and its intervals are too narrow.
-"""
-
-PAPER_SUFFIX = "-paper"
-"""What the names of models end in that are trained by the paper's recipe."""
-
-PRIORS: dict[str, Prior] = DATASETS | NOISY
-"""All that recipes train on."""
+PAPER_SUFFIX = "-paper"  #: The end of the names of models trained by the paper's recipe.
+PRIORS: dict[str, Prior] = DATASETS | NOISY  #: All that recipes train on.
 
 
 def dataset_name(task_generator: TaskGenerator) -> str:
     """The dataset that a source of tasks is, or its own name where it is none of them."""
-    names = (name for name, prior in PRIORS.items() if prior == task_generator)
-    return next(names, task_generator.name)
+    return next((n for n, prior in PRIORS.items() if prior == task_generator), task_generator.name)
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -23,8 +23,7 @@ Beta = Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)]
 class NoiseSchedule(Configuration):
     r"""The noise step :math:`y_{f+1} = \sqrt{1-\beta}\,y_f + \beta\,\epsilon`, taken F times.
 
-    The paper calls beta a variance; in its formula and in Table 2 it is the standard deviation of
-    one step.
+    The paper calls beta a variance; in its formula and Table 2 it is a standard deviation.
     """
 
     beta: Beta  #: Standard deviation of one step.

@@ -37,8 +37,7 @@ def cut_windows(
         )
     if not 0.0 < width < math.inf or not (stride is None or 0.0 < stride < math.inf):
         raise ValueError(f"width and stride must be positive and finite, got {width} and {stride}.")
-    real = series.compact()
-    x, y = real.x.flatten(), real.y.flatten()
+    x, y = series.x[series.mask, 0], series.y[series.mask, 0]
     if len(x) < 2:
         raise ValueError(f"series must hold at least 2 points, got {len(x)}.")
     if not (x.diff() > 0.0).all():
@@ -102,7 +101,6 @@ class Observations(TaskGenerator):
     """
 
     name: ClassVar[str] = "observations"
-
     table: InitVar[PointSet]
     #: ``"random"``: targets lie anywhere; ``"forecast"``: all of them after the context.
     order: Literal["random", "forecast"] = "random"

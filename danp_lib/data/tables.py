@@ -1,7 +1,6 @@
 """Tables of observed functions out of arrays, pandas and xarray objects, and CSV files.
 
-Nothing is imputed: a missing output is masked out, and a missing input is refused. Files need
-pandas, of the extra ``tables``.
+Nothing is imputed: a missing output is masked out, and a missing input refused. Files need pandas.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from danp_lib._files import naming
 from danp_lib.data.points import PointSet
 
+#: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
 DAYS_A_YEAR = 365.2425
-"""Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970."""
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Limit, PositiveInt
-from danp_lib.exact.waves import WaveOracle, lattice, midpoints
+from danp_lib.data.points import PointSet
+from danp_lib.exact.waves import WaveOracle, lattice, midpoints, real_points
 
 _CELLS = 4096  # of the frequency range; 1 / (omega - 1) is taken as constant within one
 _CHUNK = 512  # frequencies integrated at once, to bound the memory
@@ -68,7 +69,8 @@ class SawtoothOracle(WaveOracle):
             waves.append(torch.remainder(d * omega[:, None] * (xt - x0) + y0, 1.0))
         return torch.cat(weights), torch.cat(waves)
 
-    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+    def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
+        x, y, xt, yt = *real_points(context), *real_points(target)
         if xt.numel() == 0:
             return xt.new_zeros(())
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from danp_lib._config import Limit, PositiveInt
 from danp_lib.data.generators import ReleasedSquareWave, SquareWave
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR
-from danp_lib.exact.waves import Frequency, WaveOracle, lattice, midpoints
+from danp_lib.exact.waves import WaveOracle, lattice, midpoints, real_points
 
 _COARSEST = 1024  # cells of the frequency range to start from
 _SPLIT = 4  # parts that a cell is cut into
@@ -38,7 +39,10 @@ class SquareWaveOracle(WaveOracle):
     """
 
     family: ClassVar[type[SquareWave]] = SquareWave  #: The prior, for its range of the phase.
-    frequency: Frequency = (1.0, 3.0)  #: The range of omega, in half periods per unit of x.
+    #: The range of omega, in half periods per unit of x. Below 1, that of the phase may be empty.
+    frequency: Annotated[
+        tuple[float, float], Limit("with 1 <= lower < upper", lambda pair: 1 <= pair[0] < pair[1])
+    ] = (1.0, 3.0)
     variance_floor: Annotated[
         float,
         Limit("> 0, and <= 0.01 for a wrong value to be negligible", lambda v: 0 < v <= 1e-2),
@@ -54,7 +58,8 @@ class SquareWaveOracle(WaveOracle):
         outputs = SquareWave.evaluate(xt, omega[cell, None], phi[:, None])
         return torch.zeros_like(phi), outputs
 
-    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
+    def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
+        x, y, xt, yt = *real_points(context), *real_points(target)
         joint = self._agreeing(torch.cat([x, xt]), torch.cat([y, yt]), "context and target")[-1]
         alone = self._agreeing(x, y, "context")[-1]
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)

@@ -5,23 +5,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from danp_lib._config import Limit, PositiveFloat, PositiveInt
+from danp_lib._config import PositiveFloat, PositiveInt
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.base import Oracle
-
-# Below 1, the interval (1/omega, 1) of the phase is empty.
-Frequency = Annotated[
-    tuple[float, float], Limit("with 1 <= lower < upper", lambda pair: 1 <= pair[0] < pair[1])
-]
-"""The range of a frequency, (lower, upper)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,7 @@ class WaveOracle(Oracle):
     A prediction mixes over the waves that the context allows, with a Gaussian around each.
     """
 
-    frequency: Frequency  #: The range of the prior's frequency.
+    frequency: tuple[float, float]  #: The range of the prior's frequency.
     #: Variance of a target around the wave, in squared units of y: no model here can be surer.
     variance_floor: PositiveFloat = VARIANCE_FLOOR
     #: Number of waves that stand for a continuum of them in :meth:`predict`.
@@ -46,14 +39,11 @@ class WaveOracle(Oracle):
         """
         self.check_inputs(context, xt)
         inputs = enumerate(xt[:, :, 0].double())
-        rows = [self._nodes(*_real(context[row]), x) for row, x in inputs]
+        rows = [self._nodes(*real_points(context[row]), x) for row, x in inputs]
         log_weights, outputs = map(list, zip(*rows, strict=True))
         logits = pad_sequence(log_weights, batch_first=True, padding_value=-math.inf)
         means = pad_sequence(outputs, batch_first=True).unsqueeze(-1)
         return Mixture(logits, DiagonalNormal(means, torch.full_like(means, self.variance_floor)))
-
-    def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
-        return self._log_integral(*_real(context), *_real(target))
 
     def check_inputs(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
         """See the base class."""
@@ -64,10 +54,6 @@ class WaveOracle(Oracle):
     @abstractmethod
     def _nodes(self, x: Tensor, y: Tensor, xt: Tensor) -> tuple[Tensor, Tensor]:
         """Log-weights ``(nodes,)`` of waves and their values ``(nodes, targets)`` for one task."""
-
-    @abstractmethod
-    def _log_integral(self, x: Tensor, y: Tensor, xt: Tensor, yt: Tensor) -> Tensor:
-        """Log-density of the targets of one task, a scalar, by an integral located from them."""
 
 
 def lattice(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,5 +72,6 @@ def midpoints(low: float, high: float, count: int, like: Tensor) -> Tensor:
     return low + (high - low) * place / count
 
 
-def _real(points: PointSet) -> tuple[Tensor, Tensor]:
+def real_points(points: PointSet) -> tuple[Tensor, Tensor]:
+    """Inputs and outputs of a batch of one set of one input, float64, ``(points,)``, unpadded."""
     return points.x[points.mask, 0].double(), points.y[points.mask, 0].double()
