@@ -30,6 +30,7 @@ NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
 FrequencyRange = Annotated[
     tuple[float, float], Limit("with 1 <= lower <= upper", lambda pair: 1 <= pair[0] <= pair[1])
 ]
+_ContextSize = NonNegativeInt | Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED]
 
 
 def noise_in_words(noise: float | tuple[float, float]) -> str:
@@ -37,9 +38,6 @@ def noise_in_words(noise: float | tuple[float, float]) -> str:
     if isinstance(noise, tuple):
         return f"standard deviation {noise[0]:g} to {noise[1]:g}, log-uniform"
     return f"standard deviation {noise:g}" if noise else "none added"
-
-
-_ContextSize = NonNegativeInt | Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED]
 
 
 def check_sizes(

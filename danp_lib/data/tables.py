@@ -21,7 +21,6 @@ from danp_lib.data.points import PointSet
 
 #: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
 DAYS_A_YEAR = 365.2425
-
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 

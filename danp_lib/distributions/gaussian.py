@@ -1,8 +1,4 @@
-"""Gaussians with low-rank covariance.
-
-These and their mixtures are :class:`torch.distributions.Distribution` objects in float64 with event
-shape ``(points, 1)``, the shape of a set of outputs.
-"""
+"""Gaussians with low-rank covariance, and what they share with their mixtures."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ VARIANCE_FLOOR = 1e-6  #: The smallest predictive variance of one output, in squ
 
 
 class OutputsDistribution(Distribution):
-    """What Gaussians and mixtures of a set of outputs share."""
+    """A distribution in float64 with event shape ``(points, 1)``, the shape of a set of outputs."""
 
     arg_constraints = {}  # noqa: RUF012  (the base class declares it so)
     support = constraints.independent(constraints.real, 2)
@@ -47,8 +43,7 @@ class OutputsDistribution(Distribution):
 class LowRankNormal(OutputsDistribution):
     r"""A Gaussian with covariance :math:`WW^\top + \operatorname{diag}(v)` over a set of outputs.
 
-    As :class:`~torch.distributions.LowRankMultivariateNormal`, but that a point has one output in a
-    last dimension.
+    As :class:`~torch.distributions.LowRankMultivariateNormal`, with outputs in a last dimension.
 
     Args:
         loc: The mean, ``(*batch, points, 1)``.
