@@ -216,7 +216,8 @@ def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[st
     """Write a batch of tasks to one safetensors file, whole or not at all.
 
     The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
-    Padding is written as zeros: equal tasks give equal bytes. :meth:`Task.check` is asked first.
+    Padding is written as zeros: equal tasks give equal bytes. What :meth:`Task.check` refuses is
+    not written.
     """
     task.check()
     context = task.context.blanked()
