@@ -200,9 +200,6 @@ def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
     """Rows as lines of columns; those in ``left`` are flush left, the others flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<" if i in left else ">" for i in range(len(widths))]
-    return [
-        "  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    columns = enumerate(zip(*rows, strict=True))
+    forms = [f"{'<' if i in left else '>'}{max(map(len, column))}" for i, column in columns]
+    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]

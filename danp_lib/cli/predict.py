@@ -85,6 +85,7 @@ def predict(
         say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
     given = given.dropna(subset="y")
     streams = torch.Generator().manual_seed(seed)
+    starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts = []
     for name in names:
         known, wanted = (
@@ -97,7 +98,7 @@ def predict(
                 known,
                 wanted,
                 x=x,
-                start=None if start is None else _read_start(start, dates=layout.dates),
+                start=starts_at,
                 num_samples=num_samples,
                 levels=levels,
                 samples=samples,

@@ -6,7 +6,7 @@ The samples of a task are drawn once; the first S of them give the estimate with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,26 +71,21 @@ class Samples:
     def summarize(cls, curves: Sequence[SampleCurve]) -> Samples:
         """Average curves."""
         sizes = sorted({curve.context_size for curve in curves})
-        return cls(
-            overall=_averages(curves, None),
-            by_context_size=tuple(a for size in sizes for a in _averages(curves, size)),
-            curves=tuple(curves),
-        )
+        of_sizes = tuple(average for size in sizes for average in _averages(curves, size))
+        return cls(tuple(_averages(curves, None)), of_sizes, tuple(curves))
 
 
-def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> tuple[SampleAverage, ...]:
+def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> Iterator[SampleAverage]:
     """One average for each estimator and S, of all curves or of those of a context size."""
     logs: dict[tuple[Estimator, int], list[float]] = {}
     for curve in curves:
         if context_size in (None, curve.context_size):
             for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
                 logs.setdefault((curve.estimator, count), []).append(log)
-    averages = []
     for (estimator, count), values in logs.items():
         each = torch.tensor(values, dtype=torch.float64)
         scores = (*mean_and_ci95(each.exp()), float(each.mean()))
-        averages.append(SampleAverage(estimator, count, context_size, len(values), *scores))
-    return tuple(averages)
+        yield SampleAverage(estimator, count, context_size, len(values), *scores)
 
 
 def score_samples(
@@ -111,18 +106,17 @@ def score_samples(
     """
     if model.num_levels < 1:
         raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
-    if model.config.base.largest_noise > 0.0:
+    if (noise := model.config.base.largest_noise) > 0.0:
         raise ValueError(
             "model must not weight its samples by the context, since the first of them are then no "
-            f"estimate, got one with largest_noise={model.config.base.largest_noise}."
+            f"estimate, got one with largest_noise={noise}."
         )
-    counts = counts_up_to(max_samples)
-    sizes = task.context.sizes.tolist()
-    rows_of = {n: [row for row, size in enumerate(sizes) if size == n] for n in sorted({*sizes})}
-    most = min(map(len, rows_of.values()))
+    counts, sizes = counts_up_to(max_samples), task.context.sizes
+    groups = [(sizes == size).nonzero().flatten().tolist() for size in sizes.unique()]
+    most = min(map(len, groups))
     if not 1 <= tasks_per_size <= most:
         raise ValueError(f"tasks_per_size must lie in 1..{most}, got {tasks_per_size}.")
-    rows = [row for group in rows_of.values() for row in group[:tasks_per_size]]
+    rows = [row for group in groups for row in group[:tasks_per_size]]
     streams = spawn(generator, task.batch_size)
     curves = list(done)
     for row in tqdm(rows, desc="tasks", disable=not progress):
@@ -147,10 +141,8 @@ def sample_curves(
     curves = []
     streams = spawn(generator, len(num_samples))
     for stream, (estimator, counts) in zip(streams, num_samples.items(), strict=True):
-        start = time.perf_counter()
-        terms = log_weights(
-            model, task, estimator=estimator, num_samples=counts[-1], generator=stream
-        )
+        start, most = time.perf_counter(), counts[-1]
+        terms = log_weights(model, task, estimator=estimator, num_samples=most, generator=stream)
         firsts = [terms[:count] for count in counts]
         curve = SampleCurve(
             row=row,
@@ -159,7 +151,7 @@ def sample_curves(
             num_samples=counts,
             log_likelihood=tuple(float(log_mean(t)) / task.target.num_points for t in firsts),
             effective_sample_size=tuple(float(effective_sample_size(t)) for t in firsts),
-            forward_passes=1 + model.num_levels * counts[-1],
+            forward_passes=1 + model.num_levels * most,
             seconds=time.perf_counter() - start,
         )
         curves.append(curve)

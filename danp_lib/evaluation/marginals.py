@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,8 +86,8 @@ def score_marginals(
         predictive = model.predict(one.context, one.xt, **(options if model.num_levels else {}))
         return marginal_record(predictive, one, start=start)
 
-    records = score_each(score, task, generator=generator, progress=progress)
-    return Marginals.summarize(records, num_samples=num_samples if model.num_levels else 1)
+    summarize = partial(Marginals.summarize, num_samples=num_samples if model.num_levels else 1)
+    return score_each(score, task, summarize, generator=generator, progress=progress)
 
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from danp_lib._files import data_folders, naming, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals
-from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, papers_samples
+from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
@@ -44,6 +44,8 @@ AS_IN_PAPER = "paper"
 
 CHUNK_SIZE = 256
 """The default ``chunk_size`` of every estimator, which a network is compiled for."""
+
+_PARTIAL = ".partial.json"  # ends the name of the file that a run keeps what is done in
 
 Content = TypeVar("Content", Evaluation, Marginals, Samples, Used)
 
@@ -167,14 +169,12 @@ def run_benchmark(
     measured = options.get("estimator", "both") if content is Evaluation else kind.key
     is_sampled = model.num_levels > 0 or measured == "autoregressive"
     if kind.kept is not None and is_sampled and folder is not None:
-        path = _partial(Path(folder) / result_name(name, measured))
+        path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
             before = load_result(path, content)
-            _check_resumable(path, before.origin, origin)
-            origin, done = before.origin, getattr(before.content, kind.kept)
-            if content is Evaluation and model.num_levels > 0:
-                _check_samples(path, done, options.get("num_samples", 256))
-            options["done"] = done
+            drawn = options.get("num_samples", 256) if model.num_levels > 0 else None
+            _check_resumable(path, before, origin, drawn if content is Evaluation else None)
+            origin, options["done"] = before.origin, getattr(before.content, kind.kept)
         options["keep"] = lambda part: _write(path, Result(origin, configuration, part))
     device = "cpu" if origin.weights is None else device
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -198,15 +198,13 @@ def save_result(folder: str | os.PathLike[str], result: Result[Content]) -> Path
     """Write a result to a folder, whole or not at all, under its own name, and return the path."""
     path = Path(folder) / result_name(result.origin.name, result.measured)
     _write(path, result)
-    _partial(path).unlink(missing_ok=True)
+    path.with_suffix(_PARTIAL).unlink(missing_ok=True)
     return path
 
 
 def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[Content]:
     """Read a result whose content is of a class, and refuse a summary that is not its records'."""
     path, kind = Path(path), KINDS[content]
-    if not path.is_file():
-        raise FileNotFoundError(f"no result at {path}.")
     with naming(path):
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
@@ -224,31 +222,22 @@ def _write(path: Path, result: Result[Content]) -> None:
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def _partial(path: Path) -> Path:
-    """The file that a run keeps what is done in."""
-    return path.with_suffix(".partial.json")
-
-
-def _check_resumable(path: Path, before: Origin, now: Origin) -> None:
+def _check_resumable(
+    path: Path, before: Result[Any], now: Origin, num_samples: int | Callable[[int], int] | None
+) -> None:
+    """Refuse what another run kept; ``num_samples`` are those of a DANP's likelihoods."""
+    rules = []
     for key in ("name", "weights", "tasks", "seed", "danp_lib", "torch"):
-        found, expected = getattr(before, key), getattr(now, key)
+        expected = getattr(now, key)
+        rules.append((f"be of {key} {expected}", expected, getattr(before.origin, key)))
+    for record in () if num_samples is None else before.content.tasks:
+        size = record.context_size
+        count = num_samples(size) if callable(num_samples) else num_samples
+        rules.append((f"have {count} samples for {size} context points", count, record.num_samples))
+    for rule, expected, found in rules:
         if found != expected:
             raise ValueError(
-                f"{path} must be of {key} {expected} to be resumed, got {found}; delete it to "
-                "start anew."
-            )
-
-
-def _check_samples(
-    path: Path, done: Sequence[TaskRecord], num_samples: int | Callable[[int], int]
-) -> None:
-    for record in done:
-        size = record.context_size
-        expected = num_samples(size) if callable(num_samples) else num_samples
-        if record.num_samples != expected:
-            raise ValueError(
-                f"{path} must have {expected} samples for {size} context points to be resumed, got "
-                f"{record.num_samples}; delete it to start anew."
+                f"{path} must {rule} to be resumed, got {found}; delete it to start anew."
             )
 
 

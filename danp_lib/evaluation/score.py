@@ -31,6 +31,7 @@ Estimator = Literal[likelihood.Estimator, "autoregressive"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 T = TypeVar("T")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,16 @@ def mean_and_ci95(values: Tensor) -> tuple[float, float | None]:
 def score_each(
     score: Callable[..., T],
     task: Task,
+    summarize: Callable[[list[T]], Content],
     *,
     generator: torch.Generator,
     progress: bool,
     done: Sequence[T] = (),
-    keep: Callable[[list[T]], None] | None = None,
-) -> list[T]:
-    """The records of tasks, each scored with a generator of its own, spawned from one.
+    keep: Callable[[Content], None] | None = None,
+) -> Content:
+    """The summary of tasks' records, each scored with a generator of its own, spawned from one.
 
-    The first tasks may be ``done``; ``keep`` is called after every other one with all records.
+    The first tasks may be ``done``; ``keep`` is called with the summary after every other one.
     """
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
@@ -122,8 +124,8 @@ def score_each(
         for row in bar:
             records.append(score(task[row], generator=streams[row]))
             if keep is not None:
-                keep(records)
-    return records
+                keep(summarize(records))
+    return summarize(records)
 
 
 def evaluate(
@@ -145,15 +147,15 @@ def evaluate(
     every other task with the evaluation so far.
     """
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
-    records = score_each(
+    return score_each(
         score,
         task,
+        Evaluation.summarize,
         generator=generator,
         progress=progress,
         done=done,
-        keep=None if keep is None else lambda records: keep(Evaluation.summarize(records)),
+        keep=keep,
     )
-    return Evaluation.summarize(records)
 
 
 def evaluate_task(
@@ -171,13 +173,10 @@ def evaluate_task(
             f"{task.batch_size} and {task.target.num_points}."
         )
     context_size = int(task.context.sizes)
+    count = num_samples(context_size) if callable(num_samples) else num_samples
     start = time.perf_counter()
     result = likelihood.log_likelihood(
-        model,
-        task,
-        estimator=estimator,
-        num_samples=num_samples(context_size) if callable(num_samples) else num_samples,
-        generator=generator,
+        model, task, estimator=estimator, num_samples=count, generator=generator
     )
     value = float(result.values) / task.target.num_points
     size = float(result.effective_sample_size)

@@ -69,10 +69,9 @@ ROWS: dict[str, tuple[str, str]] = {
 ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
 """The models that have a row without a result too, and the estimator that it shows."""
 
-MEASURES = (
-    *("paper_ci95", "fewest_samples", "mean_log_likelihood", "crps", "crps_ci95"),
-    *("coverage_50", "coverage_90", "forward_passes", "seconds"),
-)
+_MARGINALS = ("crps", "crps_ci95", "coverage_50", "coverage_90")
+_LIKELIHOOD = ("paper_ci95", "fewest_samples", "mean_log_likelihood")
+MEASURES = (*_LIKELIHOOD, *_MARGINALS, "forward_passes", "seconds")
 """What a row holds beside the scores and their estimator."""
 
 
@@ -103,8 +102,7 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if label == AS_USED else Evaluation}
-    if label == model:
-        # They depend on the model alone, so that one of its rows is enough.
+    if label == model:  # marginals depend on the model alone: one of its rows is enough
         contents["marginals"] = Marginals
     weights = []
     for what, content in contents.items():
@@ -112,12 +110,9 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
         if not path.is_file():
             continue
         result = load_result(path, content)
-        found = result.origin.name
-        if (found, result.measured) != (name, what):
-            raise ValueError(
-                f"{path} must be a result of {name} ({what}), got one of {found} "
-                f"({result.measured})."
-            )
+        expected, found = f"{name} ({what})", f"{result.origin.name} ({result.measured})"
+        if found != expected:
+            raise ValueError(f"{path} must be a result of {expected}, got one of {found}.")
         weights.append(result.origin.weights)
         if weights[0] != weights[-1]:
             raise ValueError(f"{path} must be of the weights {weights[0]}, got {weights[-1]}.")
@@ -130,8 +125,7 @@ def _scores(content: Evaluation | Marginals | Used) -> dict[str, Any]:
     if isinstance(content, Used):
         return _scores(content.evaluation) | _scores(content.marginals)
     if isinstance(content, Marginals):
-        keys = ("crps", "crps_ci95", "coverage_50", "coverage_90")
-        return {key: getattr(content, key) for key in keys}
+        return {key: getattr(content, key) for key in _MARGINALS}
     return {
         "ours": content.average_likelihood,
         "ours_ci95": content.average_likelihood_ci95,

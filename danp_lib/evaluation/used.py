@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,12 +27,10 @@ class Used:
     marginals: Marginals  #: CRPS and coverage.
 
     def __post_init__(self) -> None:
-        counts = len(self.evaluation.tasks), len(self.marginals.tasks)
-        if counts[0] != counts[1]:
-            raise ValueError(
-                f"evaluation and marginals must be of the same tasks, got {counts[0]} and "
-                f"{counts[1]} of them."
-            )
+        one, other = len(self.evaluation.tasks), len(self.marginals.tasks)
+        if one != other:
+            message = "evaluation and marginals must be of the same tasks"
+            raise ValueError(f"{message}, got {one} and {other} of them.")
 
 
 @unchecked_contexts()
@@ -64,10 +63,9 @@ def score_used(
         )
         return likelihood, marginal_record(predictive, one, start=start)
 
-    records = score_each(score, task, generator=generator, progress=progress)
-    likelihoods, marginals = zip(*records, strict=True)
-    return Used(
-        defended.config.defensive_weight,
-        Evaluation.summarize(likelihoods),
-        Marginals.summarize(marginals, num_samples=num_samples),
-    )
+    def summarize(records: Sequence[tuple[TaskRecord, MarginalRecord]]) -> Used:
+        likelihoods, marginals = zip(*records, strict=True)
+        scores = Marginals.summarize(marginals, num_samples=num_samples)
+        return Used(defended.config.defensive_weight, Evaluation.summarize(likelihoods), scores)
+
+    return score_each(score, task, summarize, generator=generator, progress=progress)

@@ -17,19 +17,9 @@ from danp_lib.storage.origin import Hardware, sha256
 
 @dataclass(frozen=True)
 class Card(Configuration):
-    """One trained model.
+    """One trained model."""
 
-    Attributes:
-        name: The checkpoint's file name without the ending.
-        validation: Log-likelihood of the weights on the validation tasks, in nats per target, one
-            number a level, the clean level first; ``None`` where the run did not get that far.
-        commit: The library's commit in git, if known.
-        sha256: Of the checkpoint's file.
-        noise: Standard deviation of the observation noise added in training, or its range.
-        kept_step: The step whose weights these are, the best by validation; ``None`` for the last.
-    """
-
-    name: str
+    name: str  #: The checkpoint's file name without the ending.
     model: str
     dataset: str
     recipe: str
@@ -38,13 +28,17 @@ class Card(Configuration):
     parameters: PositiveInt
     minutes: NonNegativeFloat
     hardware: Hardware
+    #: Log-likelihood of the weights on the validation tasks, in nats per target, one number a
+    #: level, the clean level first; ``None`` where the run did not get that far.
     validation: tuple[float, ...] | None
-    commit: str | None
+    commit: str | None  #: The library's commit in git, if known.
     danp_lib: str
     torch: str
     command: str
-    sha256: str
+    sha256: str  #: Of the checkpoint's file.
+    #: Standard deviation of the observation noise added in training, or its range.
     noise: NonNegativeFloat | NoiseRange = 0.0
+    #: The step whose weights these are, the best by validation; ``None`` for the last.
     kept_step: PositiveInt | None = None
 
 

@@ -10,7 +10,7 @@ import torch
 
 from danp_lib._config import check_choice, from_dict
 from danp_lib._files import data_folders, first_file
-from danp_lib.data.generators import DATASETS
+from danp_lib.data.generators import DATASETS, join_name
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
@@ -18,31 +18,23 @@ from danp_lib.storage.origin import sha256
 
 CONTEXTS = "contexts.json"
 
-_FAST = {
-    "danp": ("--model danp", (*DATASETS, "gp-noisy")),
-    "convcnp": ("--model convcnp", DATASETS),
-    "convgnp": ("--model convgnp", (*DATASETS, "gp-noisy")),
-    "ar-convcnp": ("--model ar-convcnp", DATASETS),
-    "danp-f2": ("--model danp --levels 2", ("sawtooth", "square")),  # danp-gp has F = 2 anyway
-    "danp-seed1": ("--model danp --seed 1", ("sawtooth", "square", "gp")),
-}
-_PAPER = {
-    "danp": ("sawtooth", "square-released"),
-    "convcnp": ("sawtooth",),
-    "convgnp": ("sawtooth",),
-    "ar-convcnp": ("sawtooth", "square-released"),
-}
+_VARIANTS = (
+    ("danp", "--model danp", (*DATASETS, "gp-noisy"), "fast"),
+    ("convcnp", "--model convcnp", DATASETS, "fast"),
+    ("convgnp", "--model convgnp", (*DATASETS, "gp-noisy"), "fast"),
+    ("ar-convcnp", "--model ar-convcnp", DATASETS, "fast"),
+    ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
+    ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
+    ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
+    ("danp-paper", "--model danp", ("sawtooth", "square-released"), "paper"),
+    ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
+    ("convgnp-paper", "--model convgnp", ("sawtooth",), "paper"),
+    ("ar-convcnp-paper", "--model ar-convcnp", ("sawtooth", "square-released"), "paper"),
+)
 PRETRAINED = {
-    f"{variant}-{dataset}": f"{options} --dataset {dataset} --recipe fast"
-    for variant, (options, datasets) in _FAST.items()
+    join_name(variant, dataset): f"{options} --dataset {dataset} --recipe {recipe}"
+    for variant, options, datasets, recipe in _VARIANTS
     for dataset in datasets
-} | {
-    "danp-sawtooth-noisy": "--model danp --dataset sawtooth-noisy --recipe fast --steps 40000",
-    **{
-        f"{model}-{dataset}-paper": f"--model {model} --dataset {dataset} --recipe paper"
-        for model, datasets in _PAPER.items()
-        for dataset in datasets
-    },
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
