@@ -20,23 +20,10 @@ from danp_lib._config import NonNegativeFloat, checked
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.models.convnp import NeuralProcess
+from danp_lib.training import objective
 from danp_lib.training.config import TrainingConfig
-from danp_lib.training.objective import (
-    batch_log_likelihood,
-    cause_of_failure,
-    draw_batch,
-    draw_validation_batches,
-    training_loss,
-    validation_log_likelihoods,
-)
 from danp_lib.training.optim import Optimizer
-from danp_lib.training.resume import (
-    Record,
-    RunState,
-    load_state,
-    save_snapshot,
-    save_state,
-)
+from danp_lib.training.resume import Record, RunState, load_state, save_snapshot, save_state
 
 
 class NonFiniteLossError(ValueError):
@@ -85,7 +72,7 @@ def train(
     history = load_state(place, state) if place is not None else []
     step_function = TrainingStep(state, compile_model)
     count = config.num_validation_batches
-    validation = draw_validation_batches(
+    validation = objective.draw_validation_batches(
         model, task_generator, config.batch, num_batches=count, generator=for_validation
     )
     updates: list[Update] = []
@@ -109,7 +96,7 @@ def train(
                 record |= _means(updates, model.num_levels)
                 updates.clear()
                 if validating:
-                    values = validation_log_likelihoods(model, validation)
+                    values = objective.validation_log_likelihoods(model, validation)
                     record["validation"] = [level.mean().item() for level in values]
                     if config.keep_best:
                         state.keep_if_best(values)
@@ -173,14 +160,14 @@ class TrainingStep:
         self.state = state
         self.device = state.generator.device
         self.jitter = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.likelihood: Callable[..., Tensor] = batch_log_likelihood
+        self.likelihood: Callable[..., Tensor] = objective.batch_log_likelihood
         if compile_model:
             # Here, since it takes as long to import as all the rest.
             from torch._dynamo import config as dynamo
 
             # On a CPU there is one piece of code for each level, made when it is drawn.
             dynamo.recompile_limit = max(dynamo.recompile_limit, state.model.num_levels + 1)
-            self.likelihood = torch.compile(batch_log_likelihood, dynamic=False)
+            self.likelihood = torch.compile(objective.batch_log_likelihood, dynamic=False)
         on_gpu = self.device.type == "cuda"
         self.graphed = graphed(self.update, state.generator) if on_gpu else None
 
@@ -196,20 +183,18 @@ class TrainingStep:
 
     def update(self) -> Update:
         """The step itself, which a GPU captures."""
-        model, config = self.state.model, self.state.config
-        batch = draw_batch(
-            model, self.state.task_generator, config.batch, generator=self.state.generator
-        )
-        log_likelihood = self.likelihood(model, batch, jitter=self.jitter)
-        loss = training_loss(log_likelihood, robust_threshold=config.robust_threshold)
+        state, prior, config = self.state, self.state.task_generator, self.state.config
+        batch = objective.draw_batch(state.model, prior, config.batch, generator=state.generator)
+        log_likelihood = self.likelihood(state.model, batch, jitter=self.jitter)
+        loss = objective.training_loss(log_likelihood, robust_threshold=config.robust_threshold)
         loss.backward()
-        norm = self.state.optimizer.clip_gradient()
+        norm = state.optimizer.clip_gradient()
         if self.device.type == "cpu" and not (loss.isfinite() and norm.isfinite()):
             raise NonFiniteLossError(
-                f"the loss or its gradient is not finite at step {self.state.step}: "
-                f"{cause_of_failure(model, batch, loss)}."
+                f"the loss or its gradient is not finite at step {state.step}: "
+                f"{objective.cause_of_failure(state.model, batch, loss)}."
             )
-        self.state.optimizer.step()
+        state.optimizer.step()
         # A fill, since a copy from the host could not be captured.
         level = torch.zeros_like(log_likelihood, dtype=torch.long) + batch.level
         return Update(level, log_likelihood.detach(), norm)

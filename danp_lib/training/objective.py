@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -33,14 +34,12 @@ class BatchConfig(Configuration):
 def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Generator) -> Tensor:
     """The level of each task of a batch, ``(batch,)``, on the generator's device."""
     count = 1 if config.level_per == "batch" else config.batch_size
-    device = generator.device
-    if config.clean_fraction is None:
-        levels = torch.randint(num_levels + 1, (count,), device=device, generator=generator)
-    else:
-        lowest = min(num_levels, 1)  # a model without levels has level 0 alone
-        noisy = torch.randint(lowest, num_levels + 1, (count,), device=device, generator=generator)
-        is_clean = torch.rand(count, device=device, generator=generator) < config.clean_fraction
-        levels = torch.where(is_clean, 0, noisy)
+    where: Any = {"device": generator.device, "generator": generator}
+    # A model without levels has level 0 alone.
+    lowest = 0 if config.clean_fraction is None else min(num_levels, 1)
+    levels = torch.randint(lowest, num_levels + 1, (count,), **where)
+    if config.clean_fraction is not None:
+        levels = torch.where(torch.rand(count, **where) < config.clean_fraction, 0, levels)
     return levels.expand(config.batch_size)
 
 
@@ -137,10 +136,6 @@ def draw_validation_batches(
     generator: torch.Generator,
 ) -> list[list[MaskedTask]]:
     """Fixed batches to validate on, ``num_batches`` for each level."""
-    return [
-        [
-            draw_batch(model, task_generator, config, levels=level, generator=generator)
-            for _ in range(num_batches)
-        ]
-        for level in range(model.num_levels + 1)
-    ]
+    draw = partial(draw_batch, model, task_generator, config, generator=generator)
+    levels = range(model.num_levels + 1)
+    return [[draw(levels=level) for _ in range(num_batches)] for level in levels]
