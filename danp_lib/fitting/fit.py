@@ -49,30 +49,25 @@ _ROUNDING = 1e-12  # of outputs in float64
 
 @dataclass(frozen=True)
 class FitConfig(records.Columns):
-    """What :func:`fit` is told beside the columns; one series needs a ``width``.
+    """What :func:`fit` is told beside the columns; one series needs a ``width``."""
 
-    Attributes:
-        period: Take out a cycle of this period, in units of x, and put it back when predicting.
-        num_levels: F of a DANP.
-        final_variance: Noise variance of its last level, where the outputs have variance 1.
-        tasks: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
-        max_context: Most points of a context, in training and in use; it and the number of targets
-            are chosen where left out.
-        held_out: Fraction to hold out, as :func:`~danp_lib.fitting.records.divide` does, by default
-            by group where there are groups, else by time.
-        compare: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a
-            Gaussian process fitted to the same functions.
-    """
-
+    #: Take out a cycle of this period, in units of x, and put it back when predicting.
     period: PositiveFloat | None = None
     model: Literal["danp", "convgnp", "convcnp"] = "danp"
-    num_levels: PositiveInt = 2
+    num_levels: PositiveInt = 2  #: F of a DANP.
+    #: Noise variance of its last level, where the outputs have variance 1.
     final_variance: PositiveFloat = 0.3
+    #: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
     tasks: Literal["random", "forecast"] = "random"
+    #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
+    #: How that fraction is taken, as by :func:`~danp_lib.fitting.records.divide`: by default by
+    #: group where there are groups, else by time.
     hold_out_by: records.HoldOutBy | None = None
+    #: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian
+    #: process fitted to the same functions.
     compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
     num_steps: PositiveInt = 6000
     seed: Seed = 0
@@ -229,8 +224,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x = torch.cat([table.x[table.mask].flatten() for table in tables])
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
-    scaled = [scaling.apply(table).blanked() for table in tables]
-    tasks = [Observations(table=table, order=config.tasks) for table in scaled]
+    tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 

@@ -31,15 +31,10 @@ LEAST_OF_A_CYCLE = 0.75  # that inputs must span; the harmonics run wild where t
 
 @dataclass(frozen=True)
 class Season(Configuration):
-    r"""A mean that repeats, :math:`c_0 + \sum_k a_k \cos 2\pi k x / T + b_k \sin 2\pi k x / T`.
+    r"""A mean that repeats, :math:`c_0 + \sum_k a_k \cos 2\pi k x / T + b_k \sin 2\pi k x / T`."""
 
-    Attributes:
-        period: T, in units of x.
-        coefficients: :math:`c_0, a_1, \dots, a_K, b_1, \dots, b_K`.
-    """
-
-    period: PositiveFloat
-    coefficients: tuple[float, ...]
+    period: PositiveFloat  #: T, in units of x.
+    coefficients: tuple[float, ...]  #: :math:`c_0, a_1, \dots, a_K, b_1, \dots, b_K`.
 
     @classmethod
     def fit(cls, x: Tensor, y: Tensor, period: float) -> Season:
@@ -77,21 +72,17 @@ class Season(Configuration):
 
 @dataclass(frozen=True)
 class HeldOutScore(Configuration):
-    """How well a model predicts functions that were held out, as it is used, in the data's units.
-
-    Attributes:
-        log_likelihood: Mean log-density per target in nats.
-        log_likelihood_ci95: 1.96 standard errors of it over the functions; ``None`` for one.
-        coverage_50: Share of the targets in the central 50 % interval; ``coverage_90`` likewise.
-        behind: How much lower the log-likelihood is than the fitted model's on these functions.
-    """
+    """How well a model predicts functions that were held out, in the data's units."""
 
     num_functions: PositiveInt
-    log_likelihood: float
-    log_likelihood_ci95: NonNegativeFloat | None
+    log_likelihood: float  #: Mean log-density per target in nats.
+    log_likelihood_ci95: (
+        NonNegativeFloat | None
+    )  #: 1.96 standard errors; ``None`` for one function.
     crps: NonNegativeFloat
-    coverage_50: NonNegativeFloat
-    coverage_90: NonNegativeFloat
+    coverage_50: NonNegativeFloat  #: Share of the targets in the central 50 % interval.
+    coverage_90: NonNegativeFloat  #: Likewise in the central 90 % interval.
+    #: How much lower the log-likelihood is than the fitted model's on these functions.
     behind: float = 0.0
     behind_ci95: NonNegativeFloat | None = 0.0
 

@@ -74,46 +74,39 @@ class FittedGaussianProcess:
 
         known = _with_noise(covariance(xc, xc), noise**2, context.mask)
         cross = covariance(xt, xc) * context.mask.unsqueeze(1)
-        residual = context.y[..., 0].double() - self._mean(xc)
+        prior_c, prior_t = (_interpolate(x, self.mean_inputs, self.mean_outputs) for x in (xc, xt))
+        residual = context.y[..., 0].double() - prior_c
         residual = residual.masked_fill(~context.mask, 0.0).unsqueeze(-1)
         root = torch.linalg.cholesky(known)
-        mean = self._mean(xt).unsqueeze(-1) + cross @ torch.cholesky_solve(residual, root)
+        mean = prior_t.unsqueeze(-1) + cross @ torch.cholesky_solve(residual, root)
         left = covariance(xt, xt) - cross @ torch.cholesky_solve(cross.mT, root)
         # Half of the noise keeps the factor positive definite, the other half is the diagonal.
         half = 0.5 * noise**2
         factor = torch.linalg.cholesky(left + half * torch.eye(left.shape[-1], dtype=left.dtype))
         return LowRankNormal(mean, factor, torch.full_like(mean, half))
 
-    def _mean(self, x: Tensor) -> Tensor:
-        return _interpolate(x, self.mean_inputs, self.mean_outputs)
-
 
 def _maximize(
     smoothness: float, x: Tensor, y: Tensor, mask: Tensor
 ) -> tuple[float, float, tuple[float, float, float]]:
-    """The largest log-likelihood, up to a constant; smoothness; amplitude, length scale, noise."""
+    """The log-likelihood a point, up to a constant; smoothness; amplitude, length scale, noise."""
     logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
     distance = (x[:, :, None] - x[:, None]).abs()
-
-    def likelihood() -> Tensor:
-        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
-        both = amplitude**2 * matern(smoothness, distance / length)
-        root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
-        return MultivariateNormal(torch.zeros_like(y), scale_tril=root).log_prob(y).sum()
-
     optimizer = torch.optim.LBFGS([logs], max_iter=NUM_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = -likelihood() / mask.sum()
+        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
+        both = amplitude**2 * matern(smoothness, distance / length)
+        root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
+        likelihood = MultivariateNormal(torch.zeros_like(y), scale_tril=root).log_prob(y).sum()
+        loss = -likelihood / mask.sum()
         loss.backward()
         return loss
 
     optimizer.step(closure)
-    with torch.no_grad():
-        best = float(likelihood())
-        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp().tolist()
-    return best, smoothness, (amplitude, length, noise)
+    amplitude, length, noise = logs.detach().clamp(-5.0, 4.0).exp().tolist()
+    return -closure().item(), smoothness, (amplitude, length, noise)
 
 
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:

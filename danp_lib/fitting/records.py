@@ -29,22 +29,15 @@ class RecordsWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Columns(Configuration):
-    """Where a table holds its functions, and what their inputs count from.
+    """Where a table holds its functions, and what their inputs count from."""
 
-    Attributes:
-        x: The column of inputs: numbers, or dates, which become years.
-        group: The column that names the function of a row; without it all rows are one series.
-        own_start: Whether the inputs of each function count from its own first one. Where all
-            start at the same phase, such as midnight, they should not: then a model learns what is
-            usual at each input.
-        width: Width of the windows that long series are cut into, in units of x.
-    """
-
-    x: str = "x"
-    y: str = "y"
-    group: str | None = None
+    x: str = "x"  #: The column of inputs: numbers, or dates, which become years.
+    y: str = "y"  #: The column of outputs.
+    group: str | None = None  #: That of the functions' names; without it all rows are one series.
+    #: Whether the inputs of each function count from its own first one. Where all start at the same
+    #: phase, such as midnight, they should not: then a model learns what is usual at each input.
     own_start: bool = False
-    width: PositiveFloat | None = None
+    width: PositiveFloat | None = None  #: Of the windows that series are cut into, in units of x.
 
     @property
     def relative(self) -> bool:
