@@ -159,8 +159,7 @@ def _describe(kind: Any) -> str:
 def check_at_least(least: int, **values: int) -> None:
     """Refuse integers below a bound, and what is no integer."""
     for name, value in values.items():
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            raise ValueError(f"{name} must be an integer, got {value!r}.")
+        checked(int, value, name)
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}.")
 

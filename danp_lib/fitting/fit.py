@@ -63,7 +63,7 @@ class FitConfig(records.Columns):
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
-    #: How that fraction is taken, as by :func:`~danp_lib.fitting.records.divide`: by default by
+    #: How that fraction is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by
     #: group where there are groups, else by time.
     hold_out_by: records.HoldOutBy | None = None
     #: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian

@@ -72,13 +72,12 @@ class Season(Configuration):
 
 @dataclass(frozen=True)
 class HeldOutScore(Configuration):
-    """How well a model predicts functions that were held out, in the data's units."""
+    """How well a model, as it is used, predicts functions held out, in the data's units."""
 
     num_functions: PositiveInt
     log_likelihood: float  #: Mean log-density per target in nats.
-    log_likelihood_ci95: (
-        NonNegativeFloat | None
-    )  #: 1.96 standard errors; ``None`` for one function.
+    #: 1.96 standard errors of it over the functions; ``None`` for one.
+    log_likelihood_ci95: NonNegativeFloat | None
     crps: NonNegativeFloat
     coverage_50: NonNegativeFloat  #: Share of the targets in the central 50 % interval.
     coverage_90: NonNegativeFloat  #: Likewise in the central 90 % interval.

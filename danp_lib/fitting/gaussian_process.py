@@ -112,8 +112,7 @@ def _maximize(
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
     """Noise on the diagonal; a masked point is alone and of variance one."""
     real = mask[:, :, None] & mask[:, None]
-    diagonal = torch.where(mask, noise, 1.0)
-    return torch.where(real, covariance, 0.0) + torch.diag_embed(diagonal)
+    return torch.where(real, covariance, 0.0) + torch.diag_embed(torch.where(mask, noise, 1.0))
 
 
 def _smoothed(at: Tensor, x: Tensor, y: Tensor) -> Tensor:

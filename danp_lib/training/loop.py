@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from danp_lib._config import NonNegativeFloat, checked
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
+from danp_lib.data.noising import MaskedTask
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.training import objective
 from danp_lib.training.config import TrainingConfig
@@ -63,7 +64,9 @@ def train(
         ValueError: If the prior or the batches are not the model's, or the folder holds another run
             or a damaged one.
     """
-    _check_options(folder, max_minutes, snapshots)
+    checked(NonNegativeFloat | None, max_minutes, "max_minutes")
+    if snapshots and folder is None:
+        raise ValueError("snapshots must be false without a folder to keep them in.")
     _check_fit(model, task_generator, config)
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(config.seed)
     for_training, for_validation = spawn(generator, 2)
@@ -92,14 +95,8 @@ def train(
             validating = done or state.step % config.validate_every == 0
             if state.step % config.log_every == 0 or validating or leaving:
                 state.minutes = (time.monotonic() - start) / 60.0
-                record: Record = {"step": state.step, "minutes": round(state.minutes, 3)}
-                record |= _means(updates, model.num_levels)
+                record = _record(state, updates, validation if validating else [])
                 updates.clear()
-                if validating:
-                    values = objective.validation_log_likelihoods(model, validation)
-                    record["validation"] = [level.mean().item() for level in values]
-                    if config.keep_best:
-                        state.keep_if_best(values)
                 if state.best is not None and leaving:
                     record["kept"] = state.best.step
                 history.append(record)
@@ -116,20 +113,28 @@ def train(
     return history
 
 
-def _means(updates: list[Update], num_levels: int) -> Record:
-    """Means of what steps return, or a :class:`NonFiniteLossError`."""
+def _record(state: RunState, updates: list[Update], validation: list[list[MaskedTask]]) -> Record:
+    """Means of what steps returned, or a :class:`NonFiniteLossError`; and of a validation."""
     levels, values, norms = (
         torch.cat([part.reshape(-1) for part in parts]).cpu()
         for parts in zip(*updates, strict=True)
     )
     if not (values.isfinite().all() and norms.isfinite().all()):
         raise NonFiniteLossError("the loss or its gradient is not finite.")
-    means = [values[levels == level].mean().item() for level in range(num_levels + 1)]
-    return {
+    means = [values[levels == f].mean().item() for f in range(state.model.num_levels + 1)]
+    record: Record = {
+        "step": state.step,
+        "minutes": round(state.minutes, 3),
         "log_likelihood": values.mean().item(),
         "log_likelihood_by_level": [None if mean != mean else mean for mean in means],
         "gradient_norm": norms.mean().item(),
     }
+    if validation:
+        scores = objective.validation_log_likelihoods(state.model, validation)
+        record["validation"] = [level.mean().item() for level in scores]
+        if state.config.keep_best:
+            state.keep_if_best(scores)
+    return record
 
 
 def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
@@ -145,12 +150,6 @@ def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: Trai
             f"level it is trained on, got {model.config.num_auxiliary} and "
             f"{config.batch.num_targets}."
         )
-
-
-def _check_options(folder: Any, max_minutes: float | None, snapshots: bool) -> None:
-    checked(NonNegativeFloat | None, max_minutes, "max_minutes")
-    if snapshots and folder is None:
-        raise ValueError("snapshots must be false without a folder to keep them in.")
 
 
 class TrainingStep:

@@ -112,11 +112,11 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs are so large that the predictive is not finite"
     bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
-    if not bad and loss.isfinite():
+    if bad:
+        return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
+    if loss.isfinite():
         return "the loss is finite but its gradient is not"
-    if not bad:
-        return f"the loss is {loss.item()}, though each likelihood without jitter is finite"
-    return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
+    return f"the loss is {loss.item()}, though each likelihood without jitter is finite"
 
 
 def validation_log_likelihoods(

@@ -83,8 +83,7 @@ class Optimizer:
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(named.values())
-        for parameter in self.parameters:
-            parameter.grad = None  # of an earlier use
+        model.zero_grad()  # of an earlier use
         device = self.parameters[0].device
         self.clip = math.inf if config.gradient_clip is None else config.gradient_clip
         self.rates = (config.learning_rate, config.muon_learning_rate)

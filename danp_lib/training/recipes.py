@@ -67,9 +67,8 @@ class Recipe:
     model_config: ConvNPConfig | DANPConfig  #: Its architecture.
     task_generator: TaskGenerator  #: The prior over functions it is trained on.
     training: TrainingConfig  #: The run.
-    #: Length of the run where it was chosen, ``None`` where it is the recipe's.
-    num_steps: int | None = None
-    num_levels: int | None = None  #: Likewise F of a DANP, ``None`` where it is Table 2's.
+    num_steps: int | None = None  #: Length of the run, ``None`` where it is the recipe's.
+    num_levels: int | None = None  #: F of a DANP, ``None`` where it is Table 2's.
 
     @property
     def checkpoint_name(self) -> str:
@@ -124,13 +123,11 @@ def recipe(
     if name == "paper":
         base = paper_config(rank=rank)
     else:
+        least, largest = prior.noise_range
         # On waves the network alone cannot tell small noises apart; on Gaussian data it can.
-        finds_out_noise = rank > 0 and dataset == "sawtooth-noisy"
+        largest = largest if rank > 0 and dataset == "sawtooth-noisy" else 0.0
         base = ConvNPConfig(
-            rank=rank,
-            conditioned=rank > 0,
-            observation_noise=prior.noise_range[0],
-            largest_noise=prior.noise_range[1] if finds_out_noise else 0.0,
+            rank=rank, conditioned=rank > 0, observation_noise=least, largest_noise=largest
         )
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
@@ -142,17 +139,15 @@ def recipe(
             levels, variance = num_levels, _FINAL_VARIANCE[functions]
             beta = NoiseSchedule.from_final_variance(variance, num_levels=levels).beta
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
-    training = replace(_TRAINING[name], seed=seed)
+    usual = _TRAINING[name].num_steps
+    if num_steps == usual:
+        num_steps = None
+    steps = usual if num_steps is None else num_steps
+    training = replace(_TRAINING[name], num_steps=steps, seed=seed)
     if model == "ar-convcnp":
         # Rolled out over 50 targets, it meets contexts of up to 30 + 50 points.
         training = replace(training, batch=replace(training.batch, context_size=(0, 80)))
-    usual = training.num_steps
-    if num_steps == usual:
-        num_steps = None
-    elif num_steps is not None:
-        training = replace(training, num_steps=num_steps)
     if name == "fast":
-        rate = max(1.0, (usual / training.num_steps) ** 0.5) * training.muon_learning_rate
-        jitter_steps = training.num_steps // 4
-        training = replace(training, muon_learning_rate=rate, jitter_steps=jitter_steps)
+        rate = max(1.0, (usual / steps) ** 0.5) * training.muon_learning_rate
+        training = replace(training, muon_learning_rate=rate, jitter_steps=steps // 4)
     return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)
