@@ -30,8 +30,7 @@ class TrainingConfig(Configuration):
     optimizer: Literal["adam", "muon"] = "muon"
     learning_rate: PositiveFloat = 1e-3  #: Adam's peak rate.
     muon_learning_rate: PositiveFloat = 1e-2  #: Muon's peak rate.
-    #: Fraction of its weights that a step of Muon at rate 1 takes away.
-    muon_weight_decay: NonNegativeFloat = 0.0
+    muon_weight_decay: NonNegativeFloat = 0.0  #: Share of the weights lost by a step at rate 1.
     #: Constant, or down to zero at the last step, as half a cosine or the square of the time left.
     schedule: Literal["constant", "cosine", "quadratic"] = "cosine"
     warmup_steps: NonNegativeInt = 200  #: Steps over which the rates rise to their peaks.
