@@ -62,8 +62,9 @@ class FitConfig(records.Columns):
     #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
+    #: Fraction of the functions, or of the time, to hold out.
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
-    #: How that fraction is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by
+    #: How it is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by
     #: group where there are groups, else by time.
     hold_out_by: records.HoldOutBy | None = None
     #: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian
