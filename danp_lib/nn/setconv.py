@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -200,21 +200,18 @@ class SetConvDecoder(nn.Module):
             then: A layer to apply to the result ``(batch, targets, channels)`` in the same product.
         """
         assert pointwise.bias is not None
-        matrix, at_each = pointwise.weight.flatten(1), pointwise.bias
+        matrix, at_each, bias = pointwise.weight.flatten(1), pointwise.bias, None
         if then is not None:
-            matrix, at_each = then.weight @ matrix, then.weight @ at_each
+            matrix, at_each, bias = then.weight @ matrix, then.weight @ at_each, then.bias
         near = _near(xt, grid, self.log_scale)
         if near is None:
             squared = _squared_distances(xt, grid[None])
         else:
             squared = (xt - grid[:, 0][near]).square_()
-
-        def sum_features(weights: Tensor) -> Tensor:
-            if near is None:
-                return weights @ features.mT
-            return cast(Tensor, _SumNear.apply(features, near, weights))
-
-        sums = _weighted_sum(squared, self.log_scale, sum_features)
+        sums = _weighted_sum(
+            squared,
+            self.log_scale,
+            lambda w: w @ features.mT if near is None else _SumNear.apply(features, near, w),
+        )
         total = _weighted_sum(squared, self.log_scale, lambda w: w.sum(dim=-1, keepdim=True))
-        bias = None if then is None else then.bias
         return linear_at_points(sums, matrix, bias) + total * at_each

@@ -110,8 +110,7 @@ def bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
     """``soft_bound(residual + gelu(x))``, outside of compiled code in half the time."""
     if torch.compiler.is_compiling():
         return _bounded_gelu(x, residual)
-    bounded, _ = _BoundedGELU.apply(x, residual)
-    return bounded
+    return _BoundedGELU.apply(x, residual)[0]
 
 
 def _bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -144,10 +143,9 @@ class _BoundedGELU(torch.autograd.Function):
         x, residual, bounded, factor = ctx.saved_tensors
         if torch.is_grad_enabled():  # for second derivatives, by operations that have them
             # By vjp, for which x is no function of the residual, though it may be one.
-            inputs = [part for part in (x, residual) if part is not None]
-            pullback = torch.func.vjp(_bounded_gelu, *inputs)[1]
-            first, *second = pullback(gradient)
-            return first, second[0] if second else None
+            if residual is None:
+                return torch.func.vjp(_bounded_gelu, x)[1](gradient)[0], None
+            return torch.func.vjp(_bounded_gelu, x, residual)[1](gradient)
         radial = torch.linalg.vecdot(gradient, bounded, dim=1).unsqueeze(1)
         radial /= -x.shape[1] * ACTIVATION_BOUND**2
         by_sum = torch.addcmul(gradient, bounded, radial)
