@@ -168,11 +168,10 @@ def log_weights(
         log_ratio = samples.log_weight()
         if estimator != "model":
             log_p, log_q = samples.log_prob(), _log_noising(model, clean, samples.auxiliary)
-            log_proposal = log_q
             if estimator == "both":
                 share = (num_samples // 2) / num_samples
-                log_proposal = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
-            log_ratio = log_ratio + log_p - log_proposal
+                log_q = torch.logaddexp(math.log1p(-share) + log_p, math.log(share) + log_q)
+            log_ratio = log_ratio + log_p - log_q
         ratios.append(log_ratio)
         parts.append(samples.at(task.xt).log_prob(task.yt) + log_ratio)
     weight, terms = model.config.defensive_weight, torch.cat(parts)
