@@ -41,31 +41,21 @@ class ContextWarning(UserWarning):
 
 @dataclass(frozen=True)
 class SizeRange(Configuration):
-    """Log-densities of contexts of similar sizes, in nats a point.
+    """Log-densities of contexts of similar sizes, in nats a point."""
 
-    Attributes:
-        largest: The largest size of the range; the smallest is above that of the range before.
-        least: The smallest log-density.
-        median: The median one.
-    """
-
-    largest: PositiveInt
-    least: float
-    median: float
+    largest: PositiveInt  #: The largest size; the smallest is above that of the range before.
+    least: float  #: The smallest log-density.
+    median: float  #: The median one.
 
 
 @dataclass(frozen=True)
 class TrainingContexts(Configuration):
-    """What contexts of training look like to a trained model.
+    """What contexts of training look like to a trained model."""
 
-    Attributes:
-        outputs: The smallest and the largest output.
-        sizes: Ranges of sizes, in rising order; together they are the sizes of training.
-        noise: Standard deviation of the observation noise that was added, or its range.
-    """
-
-    outputs: tuple[float, float]
+    outputs: tuple[float, float]  #: The smallest and the largest output.
+    #: Ranges of sizes, in rising order; together they are the sizes of training.
     sizes: tuple[SizeRange, ...]
+    #: Standard deviation of the observation noise that was added, or its range.
     noise: NonNegativeFloat | NoiseRange
 
     @classmethod
@@ -91,23 +81,20 @@ class TrainingContexts(Configuration):
             raise ValueError(f"context_size must reach 1 or more, got {context_size}.")
         generator = torch.Generator(next(model.parameters()).device).manual_seed(_SEED)
         sizes: list[SizeRange] = []
-        lowest, highest = math.inf, -math.inf
+        outputs: list[Tensor] = []
         while low <= high:
             largest = min(2 ** (low - 1).bit_length(), high)
             task = task_generator.sample_task(
-                per_range,
-                context_size=(low, largest),
-                num_targets=num_targets,
-                generator=generator,
+                per_range, context_size=(low, largest), num_targets=num_targets, generator=generator
             )
+            outputs.append(task.yc[task.context.mask])
             values = model.context_log_density(task.context)
-            y = task.yc[task.context.mask]
-            lowest, highest = min(lowest, float(y.min())), max(highest, float(y.max()))
             # Rounded down: what is stored is read by people too.
             least = math.floor(100.0 * float(values.min())) / 100.0
             sizes.append(SizeRange(largest, least, round(float(values.median()), 2)))
             low = largest + 1
-        return cls((lowest, highest), tuple(sizes), task_generator.noise)
+        y = torch.cat(outputs)
+        return cls((float(y.min()), float(y.max())), tuple(sizes), task_generator.noise)
 
     def complaint(self, model: _Density, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""

@@ -46,50 +46,38 @@ class ConvNPConfig(Configuration):
     The head's outputs become the predictive as :math:`v = 10^{-6} +
     \operatorname{softplus}(g z + o)` for the diagonal variance, with gain g and offset o, and
     :math:`W = z / c` for the factor, with divisor c.
-
-    Attributes:
-        domain: Box that every input must lie in, (lower, upper) or such a pair for each of several
-            dimensions; the grid covers it.
-        points_per_unit: Grid points per unit of x.
-        margin: Distance by which the grid reaches past the domain.
-        unet: ``"paper"`` or ``"full-resolution"``.
-        channels: Channels of every layer of the U-Net.
-        num_layers: Number of halvings of the U-Net.
-        kernel_size: Odd size of its kernels.
-        rank: Columns of the low-rank factor; 0 for independent outputs.
-        variance_gain: The gain g.
-        variance_offset: The offset o.
-        factor_divisor: The divisor c.
-        head_layers: Number of hidden layers between the SetConv to the targets and the outputs:
-            they can make the jump of a wave, which the SetConv blurs.
-        head_channels: Units of each.
-        conditioned: Whether the joint Gaussian is evaluated at the context's inputs too and
-            conditioned on the outputs there (:func:`~danp_lib.models.conditioning.condition`). The
-            clean level of a DANP is conditioned on the noisy sets as well; noisy levels are not.
-        observation_noise: Least standard deviation of the noise of the data. Its square is the
-            least independent variance of an output, predicted or known; the rest is learned. With
-            0, known values are taken as exact.
-        largest_noise: Largest standard deviation of the noise, where it varies from task to task:
-            then what the context says of the noise (:mod:`~danp_lib.models.noise`) is added to an
-            output 0 free of it, and a DANP weights its samples by the context
-            (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`). With 0, the head learns it.
     """
 
+    #: Box that every input must lie in, (lower, upper) or such a pair for each of several
+    #: dimensions; the grid covers it.
     domain: Box = (-2.0, 2.0)
-    points_per_unit: PositiveInt = 64
-    margin: NonNegativeFloat = 0.1
-    unet: Literal["paper", "full-resolution"] = "full-resolution"
-    channels: PositiveInt = 64
-    num_layers: PositiveInt = 6
+    points_per_unit: PositiveInt = 64  #: Grid points per unit of x.
+    margin: NonNegativeFloat = 0.1  #: Distance by which the grid reaches past the domain.
+    unet: Literal["paper", "full-resolution"] = "full-resolution"  #: See :mod:`danp_lib.nn.unet`.
+    channels: PositiveInt = 64  #: Channels of every layer of the U-Net.
+    num_layers: PositiveInt = 6  #: Number of halvings of the U-Net.
+    #: Odd size of its kernels.
     kernel_size: Annotated[PositiveInt, Limit("and odd", lambda value: value % 2 == 1)] = 5
-    rank: NonNegativeInt = 64
-    variance_gain: PositiveFloat = 5.0
-    variance_offset: float = -4.0
-    factor_divisor: PositiveFloat = 8.0
+    rank: NonNegativeInt = 64  #: Columns of the low-rank factor; 0 for independent outputs.
+    variance_gain: PositiveFloat = 5.0  #: The gain g.
+    variance_offset: float = -4.0  #: The offset o.
+    factor_divisor: PositiveFloat = 8.0  #: The divisor c.
+    #: Number of hidden layers between the SetConv to the targets and the outputs, which can make
+    #: the jump of a wave that the SetConv blurs.
     head_layers: NonNegativeInt = 2
-    head_channels: PositiveInt = 128
+    head_channels: PositiveInt = 128  #: Units of each.
+    #: Whether the joint Gaussian is evaluated at the context's inputs too and conditioned on the
+    #: outputs there (:func:`~danp_lib.models.conditioning.condition`). The clean level of a DANP is
+    #: conditioned on the noisy sets as well; noisy levels are not.
     conditioned: bool = False
+    #: Least standard deviation of the noise of the data. Its square is the least independent
+    #: variance of an output, predicted or known; the rest is learned. With 0, known values are
+    #: taken as exact.
     observation_noise: NonNegativeFloat = 0.0
+    #: Largest standard deviation of the noise, where it varies from task to task. Then what the
+    #: context says of the noise (:mod:`~danp_lib.models.noise`) is added to an output 0 free of it,
+    #: and a DANP weights its samples by the context
+    #: (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`). With 0, the head learns it.
     largest_noise: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:

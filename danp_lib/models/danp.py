@@ -30,7 +30,7 @@ from danp_lib.models.contexts import log_density_per_point
 from danp_lib.models.convnp import ConvNPConfig, ConvNPCore, NeuralProcess
 
 AuxiliaryInputs = Literal["uniform", "target"]
-"""Where the inputs of the auxiliary sets are: uniform on the domain, or those of the targets."""
+"""Where the inputs of the auxiliary sets are, uniform on the domain or those of the targets."""
 
 _SAMPLES_TO_CHECK = 4  # a context with, far fewer than a prediction takes
 
@@ -40,23 +40,16 @@ Proposal = Callable[[int, LowRankNormal], Tensor]
 
 @dataclass(frozen=True)
 class DANPConfig(Configuration):
-    """The architecture and the noise of a DANP.
+    """The architecture and the noise of a DANP."""
 
-    Attributes:
-        base: The convolutional neural process that models every level.
-        num_levels: F, the number of noise levels.
-        beta: Standard deviation of one noise step.
-        num_auxiliary: Number of points of each auxiliary set, in training and in samples.
-        defensive_weight: Of the defensive component in predictions; see :meth:`DANP.defended`.
-        samples_known: Whether a conditioned level 0 is conditioned on the samples of the noisy sets
-            too, as in training on true ones; see :meth:`DANP.defended`.
-    """
-
-    base: ConvNPConfig = field(default_factory=ConvNPConfig)
-    num_levels: NonNegativeInt = 3
-    beta: Beta = 0.08526
-    num_auxiliary: PositiveInt = 50
+    base: ConvNPConfig = field(default_factory=ConvNPConfig)  #: What models every level.
+    num_levels: NonNegativeInt = 3  #: F, the number of noise levels.
+    beta: Beta = 0.08526  #: Standard deviation of one noise step.
+    num_auxiliary: PositiveInt = 50  #: Points of each auxiliary set, in training and in samples.
+    #: Of the defensive component in predictions; see :meth:`DANP.defended`.
     defensive_weight: Annotated[float, Limit(">= 0 and < 1", lambda value: 0 <= value < 1)] = 0.0
+    #: Whether a conditioned level 0 is conditioned on the samples of the noisy sets too, as in
+    #: training on true ones; see :meth:`DANP.defended`.
     samples_known: bool = True
 
     def __post_init__(self) -> None:
