@@ -172,7 +172,7 @@ COLUMNS = {
     "passes": ("forward_passes", ",.0f"),
     "seconds": ("seconds", ".2f"),
 }
-"""Headings of the last columns of the benchmark's table: the key of each, and its format."""
+"""Headings of the last columns of the benchmark's table, with the key and the format of each."""
 
 LEGEND = """
 paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: mean

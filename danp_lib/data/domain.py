@@ -13,7 +13,7 @@ from torch import Tensor
 from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt
 
 Box = tuple[float, float] | tuple[tuple[float, float], ...]
-"""A domain in plain values: (lower, upper), or such a pair for each of several dimensions."""
+"""A domain in plain values, (lower, upper) or such a pair for each of several dimensions."""
 
 
 @dataclass(frozen=True)

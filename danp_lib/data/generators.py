@@ -294,7 +294,7 @@ GENERATORS: dict[str, type[Prior]] = {
 }
 #: The datasets that models are trained and scored on.
 DATASETS: dict[str, Prior] = {name: cls() for name, cls in GENERATORS.items()}
-#: Datasets with observation noise, by name: models are trained on them, without a benchmark. They
+#: Datasets with observation noise, by name. Models are trained on them; there is no benchmark. They
 #: are meant for noise from 0.01 to 0.3: at the edge of its prior even exact Bayes takes the noise
 #: for too small, and its intervals are too narrow.
 NOISY: dict[str, Prior] = {

@@ -102,9 +102,9 @@ class Observations(TaskGenerator):
 
     name: ClassVar[str] = "observations"
     table: InitVar[PointSet]
-    #: ``"random"``: targets lie anywhere; ``"forecast"``: all of them after the context.
+    #: Targets lie anywhere (``"random"``), or all of them after the context (``"forecast"``).
     order: Literal["random", "forecast"] = "random"
-    digest: str = field(init=False)  #: SHA-256 of the points: a run goes on with the same alone.
+    digest: str = field(init=False)  #: SHA-256 of the points; a run goes on with the same alone.
 
     # Set on each instance, and no fields: a configuration holds plain values.
     functions: ClassVar[PointSet]  #: The table, on the device on which it was given.

@@ -110,4 +110,4 @@ def affine(predictive: Predictive, offset: float | Tensor, unit: float = 1.0) ->
     )
 
 
-IDENTITY = Scaling(0.0, 1.0, 0.0, 1.0)  #: Changes nothing: the data's units are the model's.
+IDENTITY = Scaling(0.0, 1.0, 0.0, 1.0)  #: Changes nothing; the data's units are the model's.

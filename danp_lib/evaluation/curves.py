@@ -22,7 +22,7 @@ NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),
     "both": (32, 128, 512, 2048),
 }
-"""S of each estimator: for the paper's, as in Figure 5; for ``"both"``, half of either kind."""
+"""S of each estimator, for the paper's as in Figure 5; for ``"both"``, half of either kind."""
 
 
 @dataclass(frozen=True)

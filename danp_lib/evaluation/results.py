@@ -37,10 +37,10 @@ NAMES = (
     *(name for name in PRETRAINED if split_name(name)[1] in DATASETS),
     *(f"{CEILING}-{dataset}" for dataset in DATASETS),
 )
-"""What there are benchmark tasks for: most pretrained models, ``"ceiling-gp"`` and so on."""
+"""What there are benchmark tasks for, such as most pretrained models and ``"ceiling-gp"``."""
 
 AS_IN_PAPER = "paper"
-"""In place of a number of samples: :func:`~danp_lib.evaluation.score.papers_samples`."""
+"""It stands for :func:`~danp_lib.evaluation.score.papers_samples` as a number of samples."""
 
 CHUNK_SIZE = 256
 """The default ``chunk_size`` of every estimator, which a network is compiled for."""

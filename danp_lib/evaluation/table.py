@@ -43,7 +43,7 @@ PAPERS_ESTIMATOR = "danp (paper's estimator)"
 """The row of the DANP with ancestral samples alone."""
 
 AS_USED = "danp (as used)"
-"""The row of a :class:`~danp_lib.evaluation.used.Used`: all scores are of one mixture."""
+"""The row of a :class:`~danp_lib.evaluation.used.Used`, whose scores are all of one mixture."""
 
 ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
 """The rows of the rollouts of models that predict all targets at once otherwise."""
@@ -64,7 +64,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
     CEILING: (CEILING, "exact"),
 }
-"""The model of each row, and what is measured: the estimator of a likelihood, or ``"used"``."""
+"""The model of each row, and the estimator of its likelihood or ``"used"``."""
 
 ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
 """The models that have a row without a result too, and the estimator that it shows."""

@@ -17,7 +17,7 @@ from danp_lib.distributions.mixture import Mixture
 class Oracle(Configuration, ABC):
     """An exact predictive, in float64; a frozen dataclass of what its prior is."""
 
-    num_levels: ClassVar[int] = 0  #: 0: nothing is sampled.
+    num_levels: ClassVar[int] = 0  #: 0, since nothing is sampled.
 
     @abstractmethod
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:

@@ -25,7 +25,7 @@ class WaveOracle(Oracle):
     """
 
     frequency: tuple[float, float]  #: The range of the prior's frequency.
-    #: Variance of a target around the wave, in squared units of y: no model here can be surer.
+    #: Variance of a target around the wave, in squared units of y; no model here can be surer.
     variance_floor: PositiveFloat = VARIANCE_FLOOR
     #: Number of waves that stand for a continuum of them in :meth:`predict`.
     num_nodes: PositiveInt = 4096

@@ -57,17 +57,17 @@ class FitConfig(records.Columns):
     num_levels: PositiveInt = 2  #: F of a DANP.
     #: Noise variance of its last level, where the outputs have variance 1.
     final_variance: PositiveFloat = 0.3
-    #: ``"random"``: targets lie among the context. ``"forecast"``: they come after it.
+    #: Targets lie among the context (``"random"``), or come after it (``"forecast"``).
     tasks: Literal["random", "forecast"] = "random"
     #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     #: Fraction of the functions, or of the time, to hold out.
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
-    #: How it is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by
-    #: group where there are groups, else by time.
+    #: How it is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by group where
+    #: there are groups, else by time.
     hold_out_by: records.HoldOutBy | None = None
-    #: Models to score on the same tasks: ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian
+    #: Models to score on the same tasks, ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian
     #: process fitted to the same functions.
     compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
     num_steps: PositiveInt = 6000

@@ -31,7 +31,7 @@ class RecordsWarning(UserWarning):
 class Columns(Configuration):
     """Where a table holds its functions, and what their inputs count from."""
 
-    x: str = "x"  #: The column of inputs: numbers, or dates, which become years.
+    x: str = "x"  #: The column of inputs, numbers or dates, which become years.
     y: str = "y"  #: The column of outputs.
     group: str | None = None  #: That of the functions' names; without it all rows are one series.
     #: Whether the inputs of each function count from its own first one. Where all start at the same

@@ -21,7 +21,7 @@ from torch import Tensor
 from danp_lib._config import check_at_least
 
 WIDTH = 7.0
-"""Width of a figure in inches: that of the book's column."""
+"""Width of a figure in inches, which is that of the book's column."""
 
 INK = "#1F1F1F"
 GREY = "#6A6A6A"
@@ -33,7 +33,7 @@ RED = "#960A2C"
 PURPLE = "#B27CD8"
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 SAMPLES = ("#D9687E", RED, "#4A0214")
-"""The ends and the middle of a ramp from few samples to many: no model has any of its colors."""
+"""The ends and the middle of a ramp from few samples to many; no model has any of its colors."""
 
 _LEVEL_COLORS = (ORANGE, "#B0560F", "#833A1B", "#4F2320", "#6B5A57", "#8F7F7B")
 

@@ -46,8 +46,8 @@ class TrainingConfig(Configuration):
     log_every: PositiveInt = 100  #: Steps between records.
     validate_every: PositiveInt = 1000  #: Steps between validations; the run is saved there too.
     num_validation_batches: PositiveInt = 16  #: Batches a level to validate on.
-    #: Whether the model ends with the weights of the best validation, not the last: the latest one
-    #: that raised, at all levels at once, the lower end of the 95 % interval of the mean
+    #: Whether the model ends with the weights of the best validation, not the last. It is the
+    #: latest that raised, at all levels at once, the lower end of the 95 % interval of the mean
     #: log-likelihood.
     keep_best: bool = False
     seed: Seed = 0  #: Of the initial weights, the training tasks and the validation tasks.
