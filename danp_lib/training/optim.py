@@ -40,6 +40,9 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     return x.mT if is_tall else x
 
 
+_NEGLIGIBLE = 1e-30
+
+
 class KernelMuon:
     """Muon (Jordan et al., 2024) on kernels, each as the matrix of its first dimension by the rest.
 
@@ -67,6 +70,8 @@ class KernelMuon:
             # A kernel without a gradient is an error here.
             gradient = torch.stack([cast(Tensor, kernel.grad) for kernel in same]).flatten(2)
             average.lerp_(gradient, 1.0 - self.momentum)
+            # That of a unit which never fires again would become subnormal, and the products slow.
+            average.masked_fill_(average.abs() < _NEGLIGIBLE, 0.0)
             step = orthogonalized(gradient.lerp_(average, self.momentum))
             step = step * (-math.sqrt(max(1.0, step.shape[1] / step.shape[2])) * learning_rate)
             torch._foreach_mul_(same, 1.0 - learning_rate * self.weight_decay)

@@ -104,6 +104,21 @@ def test_kernel_muon_is_torchs_muon_on_the_flattened_kernel(
         )
 
 
+def test_the_average_of_a_unit_that_never_fires_again_ends_at_zero() -> None:
+    """Not at subnormal numbers, with which a product takes many times as long."""
+    kernel = nn.Parameter(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
+    muon = KernelMuon([kernel], momentum=0.5)
+    kernel.grad = torch.ones_like(kernel)
+    muon.step(torch.tensor(0.01))
+    kernel.grad[:2] = 0.0
+    for step in range(200):
+        muon.step(torch.tensor(0.01))
+        average = muon.momenta[0][0, :2]
+        assert ((average == 0) | (average.abs() > torch.finfo().tiny)).all(), step
+    assert (average == 0).all()
+    assert (muon.momenta[0][0, 2:] > 0.9).all()
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 8, 5), (1, 6, 6)])
 def test_orthogonalizing_brings_all_singular_values_near_one(shape: tuple[int, int, int]) -> None:
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
