@@ -162,14 +162,21 @@ def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
         for run in stored["runs"]
     }
     assert len(runs) == len(stored["runs"])
-    of_danps = {(run.rung, run.seed) for run in runs if run.model == "danp"}
-    assert of_danps == {
-        *((rung, 0) for rung in (*ladder.RUNGS, *ladder.TAKEN_BACK)),
-        *((rung, 1) for rung in (ladder.PAPER, ladder.FAST)),
+    climbed = {(rung, 0) for rung in (*ladder.RUNGS, "the paper's network again")}
+    seeds = {(rung, 1) for rung in (ladder.PAPER, ladder.FAST)}
+    alone = {(rung, 0) for rung in ladder.TAKEN_BACK}
+    expected = {
+        ("danp", "sawtooth"): climbed | seeds | alone,
+        ("convgnp", "sawtooth"): climbed,
+        ("danp", "square-released"): climbed | seeds,
+        ("convgnp", "square-released"): climbed | seeds,
     }
+    for model, dataset in expected:
+        of_both = (run for run in runs if (run.model, run.dataset) == (model, dataset))
+        assert {(run.rung, run.seed) for run in of_both} == expected[model, dataset]
+    assert {(run.model, run.dataset) for run in runs} == expected.keys()
     for run, record in runs.items():
         config, training = run.configs()
-        assert run.dataset == "sawtooth"
         assert from_dict(type(config), record["config"], name="config") == config
         assert TrainingConfig.from_provenance(record["training"]) == training
         checkpoint, path = record["origin"].get("checkpoint"), ladder.shipped(run)
