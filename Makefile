@@ -74,7 +74,9 @@ book: $(INSTALLED)
 	@echo
 	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
 
-test: lint unit chapters
+# One run of both, so that no core waits for the other kind.
+test: lint
+	pytest $(PARALLEL) --nbval book tests
 
 reproduce: $(INSTALLED)
 	snakemake --snakefile workflow/Snakefile $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) \
