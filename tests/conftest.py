@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator
 
+import matplotlib
 import pytest
 import torch
 from hypothesis import settings
 
-# No test opens a window.
-os.environ["MPLBACKEND"] = "Agg"
+# No test opens a window; the chapters of the same session show their figures all the same.
+matplotlib.use("Agg")
 
 # The tests read what the clone ships.
 os.environ.pop("DANP_DATA", None)
@@ -32,7 +33,6 @@ def one_thread() -> Iterator[None]:
 
 SLOWEST = (
     "test_workflow_miniature",
-    "test_live",
     "test_compiling",
     "test_workflow",
     "test_stored_results",
@@ -40,5 +40,8 @@ SLOWEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first, so that none is left to run alone at the end."""
+    """Mark what opens a browser; put the files that take longest first, none alone at the end."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
     items.sort(key=lambda item: item.path.stem not in SLOWEST)

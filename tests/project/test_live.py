@@ -426,6 +426,7 @@ def test_posterior_says_where_there_is_none(site: Site, open_page: Callable[...,
     assert page.evaluate(noisy) is None
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(FIREFOX is None, reason="no Firefox is installed")
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_firefox_computes_it_too(site: Site, folder: Path, tmp_path: Path, scheme: str) -> None:
