@@ -182,7 +182,7 @@ class DANP(NeuralProcess):
         r"""The defensive component, a Gaussian of each task's clean outputs.
 
         At the noisiest level :math:`y_F = s y_0 + \text{noise}`: its predictive, divided by s, is
-        one of :math:`y_0` with the noise on top, consistent and never surer than that noise.
+        one of :math:`y_0` with the noise on top, as the network learned it; it is consistent.
         """
         noisy = self.core.decode(encoded.features, xt, self.num_levels)
         s = self.schedule.signal(self.num_levels)
