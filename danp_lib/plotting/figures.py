@@ -158,13 +158,12 @@ def plot_level_predictives(
     exact_x: Tensor | None = None,
     y_range: tuple[float, float],
     truth: tuple[Tensor, Tensor] | None = None,
-    num_means: int = 3,
 ) -> Figure:
     """The predictives of the levels 0 to F and the exact one (paper, Figures 3, 6 and 8).
 
     Panels go from the noisiest level to the exact posterior. A component of a mixture belongs to a
-    sample of the noisier levels; the means of the first ``num_means`` are drawn as lines. The exact
-    one may be given at inputs of its own, ``exact_x``: steep and narrow, it needs closer ones.
+    sample of the noisier levels; the means of the first three are drawn as lines. The exact one may
+    be given at inputs of its own, ``exact_x``: steep and narrow, it needs closer ones.
     """
     count = len(predictives) + 1
     columns = min(count, 4)
@@ -177,9 +176,9 @@ def plot_level_predictives(
         # Paler than the level's color, which the points have, and lines darker than it.
         pale = look.blend(color, "white", 0.35)
         plot_density(ax, x, predictives[level], y_range=y_range, color=pale)
-        means = predictives[level].components.mean.flatten(end_dim=-3)[:num_means]
-        for number, mean in enumerate(means):
-            black, dashes = ((0.6, "-"), (0.0, "--"), (0.3, "-."))[number % 3]
+        means = predictives[level].components.mean.flatten(end_dim=-3)
+        looks = ((0.6, "-"), (0.0, "--"), (0.3, "-."))
+        for number, (mean, (black, dashes)) in enumerate(zip(means, looks, strict=False)):
             shade = look.blend(color, "black", black)
             _line(ax, x, mean, color=shade, lw=1.3, ls=dashes, label=f"sample {number + 1}")
         ax.set(title=f"level {level}")

@@ -171,7 +171,7 @@ class TestLevelPredictives:
         predictives = [mixture(f + 1) for f in range(num_levels + 1)]
         exact = mixture(1)
         figure = plot_level_predictives(
-            task.context, X, predictives, exact=exact, y_range=(-3.0, 7.0), num_means=2
+            task.context, X, predictives, exact=exact, y_range=(-3.0, 7.0)
         )
         titles = [f"level {f}" for f in reversed(range(num_levels + 1))]
         assert [ax.get_title("left") for ax in figure.axes] == [*titles, "exact"]
@@ -182,7 +182,7 @@ class TestLevelPredictives:
             np.testing.assert_allclose((shades**2).sum(axis=0), 1.0, atol=0.03)
             drawn = [e for e in ax.lines if str(e.get_label()).startswith("sample")]
             components = predictive.components.mean.shape[1]
-            assert len(drawn) == (0 if ax is figure.axes[-1] else min(2, components))
+            assert len(drawn) == (0 if ax is figure.axes[-1] else min(3, components))
             for entry, mean in zip(drawn, predictive.components.mean[0], strict=False):
                 expected = as_row(mean, "mean")[np.argsort(as_row(X, "x"))]
                 np.testing.assert_allclose(xy(entry)[:, 1], expected)
