@@ -57,6 +57,11 @@ ROWS: dict[str, tuple[str, str]] = {
     "convgnp": ("convgnp", "exact"),
     "ar-convcnp": ("ar-convcnp", "autoregressive"),
     **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
+    "danp-long": ("danp-long", "both"),
+    "danp-long (as used)": ("danp-long", "used"),
+    "danp-long (rolled out)": ("danp-long", "autoregressive"),
+    "convgnp-long": ("convgnp-long", "exact"),
+    "convgnp-long (rolled out)": ("convgnp-long", "autoregressive"),
     "danp-paper": ("danp-paper", "model"),
     "danp-paper (balance heuristic)": ("danp-paper", "both"),
     "convcnp-paper": ("convcnp-paper", "exact"),
@@ -101,7 +106,7 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     if published is not None and label not in (AS_USED, *ROLLED_OUT.values()):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
-    contents: dict[str, type[Any]] = {measured: Used if label == AS_USED else Evaluation}
+    contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}
     if label == model:  # marginals depend on the model alone: one of its rows is enough
         contents["marginals"] = Marginals
     weights = []

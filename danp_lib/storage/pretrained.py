@@ -25,6 +25,8 @@ _VARIANTS = (
     ("ar-convcnp", "--model ar-convcnp", DATASETS, "fast"),
     ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
+    ("danp-long", "--model danp", ("sawtooth",), "fast --steps 56000"),
+    ("convgnp-long", "--model convgnp", ("sawtooth",), "fast --steps 56000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
     ("danp-paper", "--model danp", ("sawtooth", "square-released"), "paper"),
     ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
@@ -39,7 +41,8 @@ PRETRAINED = {
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
-score is chance. What ends in ``-paper`` has the paper's architecture and training.
+score is chance. ``danp-long-*`` and ``convgnp-long-*`` are trained four times as long as all others
+of the recipe. What ends in ``-paper`` has the paper's architecture and training.
 """
 
 
