@@ -166,6 +166,24 @@ def test_the_results_are_those_of_the_table() -> None:
         assert f"| {' | '.join(cells)} |" in README.splitlines()
 
 
+def test_longer_runs_stand_beside_the_usual_ones() -> None:
+    labels = {
+        ("danp (as used)", "danp-long (as used)"): "DANP, as used",
+        ("danp", "danp-long"): "DANP, by the balance heuristic",
+        ("danp (rolled out)", "danp-long (rolled out)"): "DANP, rolled out",
+        ("convgnp", "convgnp-long"): "ConvGNP",
+        ("convgnp (rolled out)", "convgnp-long (rolled out)"): "ConvGNP, rolled out",
+    }
+    for dataset, rows in table().items():
+        for pair, label in labels.items():
+            if pair[1] in rows:
+                scores = (f"{rows[k]['ours']:.2f} ± {rows[k]['ours_ci95']:.2f}" for k in pair)
+                assert f"| {' | '.join([dataset, label, *scores])} |" in README.splitlines()
+    assert {
+        read_card(pretrained_path(f"{m}-long-sawtooth")).steps for m in ("danp", "convgnp")
+    } == {56_000}
+
+
 def test_the_minutes_of_training_are_those_measured() -> None:
     prose = " ".join(README.split())
     path = results_folder() / "time_to_paper.json"
