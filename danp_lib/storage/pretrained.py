@@ -41,8 +41,8 @@ PRETRAINED = {
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
-score is chance. ``danp-long-*`` and ``convgnp-long-*`` are trained four times as long as all others
-of the recipe. What ends in ``-paper`` has the paper's architecture and training.
+score is chance. ``danp-long-*`` and ``convgnp-long-*`` have four times the updates of the recipe.
+What ends in ``-paper`` has the paper's architecture and training.
 """
 
 
