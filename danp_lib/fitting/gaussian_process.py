@@ -112,6 +112,8 @@ def _maximize(
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
     """Noise on the diagonal; a masked point is alone and of variance one."""
     real = mask[:, :, None] & mask[:, None]
+    # As a tensor: of two plain numbers torch.where makes float32.
+    noise = torch.as_tensor(noise, dtype=covariance.dtype)
     return torch.where(real, covariance, 0.0) + torch.diag_embed(torch.where(mask, noise, 1.0))
 
 
