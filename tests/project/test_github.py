@@ -110,7 +110,8 @@ def test_hooks_are_what_make_lint_runs() -> None:
     for hook in hooks.values():
         # The environment's commands, so that constraints.txt has their versions.
         assert hook["language"] == "system"
-        assert any(hook["entry"] in command for command in recipe("lint")), hook["entry"]
+        commands = [*recipe("style"), *recipe("lint")]
+        assert any(hook["entry"] in command for command in commands), hook["entry"]
 
 
 def test_contributing_fits_a_screen_and_names_what_exists() -> None:
