@@ -6,7 +6,7 @@ The samples of a task are drawn once; the first S of them give the estimate with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
-from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
 from danp_lib.models.danp import DANP
 
@@ -47,45 +46,10 @@ class SampleCurve:
 
 
 @dataclass(frozen=True)
-class SampleAverage:
-    """The score with one number of samples."""
-
-    estimator: Estimator  #: As in :class:`SampleCurve`.
-    num_samples: int  #: S.
-    context_size: int | None  #: Of the tasks averaged over; ``None`` for all of them.
-    num_tasks: int  #: How many tasks.
-    average_likelihood: float  #: The paper's score, the mean over the tasks.
-    average_likelihood_ci95: float | None  #: 1.96 standard errors of it; ``None`` for one task.
-    mean_log_likelihood: float  #: Mean over the tasks, in nats per target.
-
-
-@dataclass(frozen=True)
 class Samples:
-    """The curves of a model on tasks of a benchmark set, and their averages."""
+    """The curves of a model on tasks of a benchmark set."""
 
-    overall: tuple[SampleAverage, ...]  #: One average for each estimator and S, over all tasks.
-    by_context_size: tuple[SampleAverage, ...]  #: The same for each context size.
-    curves: tuple[SampleCurve, ...]  #: What it is all computed from.
-
-    @classmethod
-    def summarize(cls, curves: Sequence[SampleCurve]) -> Samples:
-        """Average curves."""
-        sizes = sorted({curve.context_size for curve in curves})
-        of_sizes = tuple(average for size in sizes for average in _averages(curves, size))
-        return cls(tuple(_averages(curves, None)), of_sizes, tuple(curves))
-
-
-def _averages(curves: Sequence[SampleCurve], context_size: int | None) -> Iterator[SampleAverage]:
-    """One average for each estimator and S, of all curves or of those of a context size."""
-    logs: dict[tuple[Estimator, int], list[float]] = {}
-    for curve in curves:
-        if context_size in (None, curve.context_size):
-            for count, log in zip(curve.num_samples, curve.log_likelihood, strict=True):
-                logs.setdefault((curve.estimator, count), []).append(log)
-    for (estimator, count), values in logs.items():
-        each = torch.tensor(values, dtype=torch.float64)
-        scores = (*mean_and_ci95(each.exp()), float(each.mean()))
-        yield SampleAverage(estimator, count, context_size, len(values), *scores)
+    curves: tuple[SampleCurve, ...]
 
 
 def score_samples(
@@ -125,8 +89,8 @@ def score_samples(
         new = sample_curves(model, task[row], counts, row=row, generator=streams[row])
         curves = [curve for curve in curves if curve.row != row] + list(new)
         if keep is not None:
-            keep(Samples.summarize(curves))
-    return Samples.summarize([curve for row in rows for curve in curves if curve.row == row])
+            keep(Samples(tuple(curves)))
+    return Samples(tuple(curve for row in rows for curve in curves if curve.row == row))
 
 
 def sample_curves(

@@ -248,7 +248,7 @@ def _summarized(content: Any) -> Any:
     if isinstance(content, Marginals):
         return Marginals.summarize(content.tasks, num_samples=content.num_samples)
     if isinstance(content, Samples):
-        return Samples.summarize(content.curves)
+        return content
     parts = {key: _summarized(getattr(content, key)) for key in ("evaluation", "marginals")}
     return replace(content, **parts)
 
@@ -258,11 +258,6 @@ def _check_summary(key: str, found: Any, expected: Any) -> None:
     if isinstance(found, dict):
         for name, value in found.items():
             _check_summary(f"{key}.{name}", value, expected[name])
-    elif isinstance(found, list) and found != expected:
-        if len(found) != len(expected):
-            raise ValueError(f"{key} must hold {len(expected)} entries, got {len(found)}.")
-        for i, pair in enumerate(zip(found, expected, strict=True)):
-            _check_summary(f"{key}[{i}]", *pair)
     elif found != expected:
         numbers = isinstance(found, float) and isinstance(expected, float)
         if not numbers or not math.isclose(found, expected, rel_tol=1e-9):

@@ -1,7 +1,6 @@
 """The likelihood against the number of samples: curves, and their averages."""
 
 import copy
-import math
 from dataclasses import replace
 
 import pytest
@@ -96,32 +95,6 @@ def test_larger_numbers_of_samples_can_be_left_out(model: DANP, tasks: Task) -> 
         assert short.log_likelihood == pytest.approx(long.log_likelihood[:n])
     with pytest.raises(ValueError, match=r"^max_samples .*4.*3"):
         score_samples(model, tasks, max_samples=3, generator=seeded(1))
-
-
-def test_the_averages_are_over_the_tasks_and_each_context_size() -> None:
-    def curve(row: int, size: int, estimator: Estimator, *logs: float) -> SampleCurve:
-        counts = (10, 20)[: len(logs)]
-        return SampleCurve(row, size, estimator, counts, logs, (1.0,) * len(logs), 1, 1.0)
-
-    curves = (
-        curve(0, 0, "model", 0.0, 1.0),
-        curve(0, 0, "both", 2.0),
-        curve(5, 3, "model", -1.0, 3.0),
-    )
-    result = Samples.summarize(curves)
-    first, second = (a for a in result.overall if a.estimator == "model")
-    assert (first.num_samples, first.num_tasks, first.context_size) == (10, 2, None)
-    assert first.average_likelihood == pytest.approx((1 + math.exp(-1)) / 2)
-    spread = (1 - math.exp(-1)) / math.sqrt(2)  # the standard deviation of two numbers
-    assert first.average_likelihood_ci95 == pytest.approx(1.96 * spread / math.sqrt(2))
-    assert first.mean_log_likelihood == -0.5
-    assert second.average_likelihood == pytest.approx((math.exp(1) + math.exp(3)) / 2)
-    (alone,) = (a for a in result.overall if a.estimator == "both")
-    assert alone.average_likelihood == pytest.approx(math.exp(2))
-    assert alone.average_likelihood_ci95 is None
-    at_three = [a for a in result.by_context_size if a.context_size == 3]
-    assert [(a.estimator, a.num_samples) for a in at_three] == [("model", 10), ("model", 20)]
-    assert [a.mean_log_likelihood for a in at_three] == [-1.0, 3.0]
 
 
 def test_the_curves_are_of_the_first_tasks_of_each_size(model: DANP, tasks: Task) -> None:

@@ -70,15 +70,13 @@ def draw_samples(results: Path) -> Figure | None:
     if not path.is_file():
         return None
     curves: dict[int, plotting.Curve] = {}
-    samples = load_result(path, Samples).content
-    averages = [a for a in samples.by_context_size if a.estimator == "model"]
-    for number in sorted({average.num_samples for average in averages}):
-        points = [average for average in averages if average.num_samples == number]
-        curves[number] = (
-            [point.context_size or 0 for point in points],
-            [point.average_likelihood for point in points],
-            [point.average_likelihood_ci95 or 0.0 for point in points],
-        )
+    found = load_result(path, Samples).content.curves
+    own = [curve for curve in found if curve.estimator == "model"]
+    sizes = sorted({curve.context_size for curve in own})
+    for place, number in enumerate(own[0].num_samples):
+        logs = [[c.log_likelihood[place] for c in own if c.context_size == size] for size in sizes]
+        points = [mean_and_ci95(torch.tensor(values).double().exp()) for values in logs]
+        curves[number] = sizes, [mean for mean, _ in points], [error or 0.0 for _, error in points]
     return figure_of(plotting.plot_num_samples(curves))
 
 
