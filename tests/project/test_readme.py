@@ -184,6 +184,17 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
     } == {56_000}
 
 
+def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
+    book = json.loads((ROOT / "book" / "09-results.ipynb").read_text(encoding="utf-8"))
+    (cell,) = (cell for cell in book["cells"] if cell["id"] == "one-network-scores")
+    lines = "".join(cell["outputs"][0]["text"]).splitlines()
+    scores = [re.findall(r"\d+\.\d\d ± \d+\.\d\d", line) for line in lines]
+    (ours, papers), (ours_square, papers_square) = scores
+    prose = " ".join(README.split())
+    assert f"scores {ours} on sawtooth waves and {ours_square} on `square-released`" in prose
+    assert f"where the paper's ConvCNP has {papers} and {papers_square}." in prose
+
+
 def test_the_minutes_of_training_are_those_measured() -> None:
     prose = " ".join(README.split())
     path = results_folder() / "time_to_paper.json"
