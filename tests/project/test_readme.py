@@ -187,7 +187,7 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
 def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
     book = json.loads((ROOT / "book" / "09-results.ipynb").read_text(encoding="utf-8"))
     (cell,) = (cell for cell in book["cells"] if cell["id"] == "one-network-scores")
-    lines = "".join(cell["outputs"][0]["text"]).splitlines()
+    lines = "".join(cell["outputs"][0]["text"]).replace("\N{NO-BREAK SPACE}", " ").splitlines()
     scores = [re.findall(r"\d+\.\d\d ± \d+\.\d\d", line) for line in lines]
     (ours, papers), (ours_square, papers_square) = scores
     prose = " ".join(README.split())
