@@ -49,7 +49,7 @@ class SampleCurve:
 class Samples:
     """The curves of a model on tasks of a benchmark set."""
 
-    curves: tuple[SampleCurve, ...]
+    curves: tuple[SampleCurve, ...]  #: One of each task and estimator.
 
 
 def score_samples(
