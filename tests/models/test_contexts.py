@@ -91,9 +91,10 @@ def test_the_measure_has_ranges_of_sizes_and_of_outputs(name: str) -> None:
 
 @models
 def test_few_contexts_of_training_get_a_warning(name: str) -> None:
-    """One in per_range + 1, whatever the model: here 5 of 300 are expected."""
-    model = measured(name, per_range=60)
-    alarms = sum(bool(warned(model, contexts(300, (0, 5))[row])) for row in range(300))
+    """One in per_range + 1, whatever the model: here 5 of 155 are expected."""
+    model = measured(name, per_range=30)
+    drawn = contexts(155, (0, 5))
+    alarms = sum(bool(warned(model, drawn[row])) for row in range(155))
     assert alarms < 5 + 5 * 5**0.5
 
 
