@@ -18,7 +18,7 @@ os.environ.pop("DANP_DATA", None)
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 # The same examples in every run, and no time limit on one: a slow machine is not a failure.
-settings.register_profile("danp_lib", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("danp_lib", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("danp_lib")
 
 
