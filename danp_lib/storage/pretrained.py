@@ -25,7 +25,7 @@ _VARIANTS = (
     ("ar-convcnp", "--model ar-convcnp", DATASETS, "fast"),
     ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
-    ("danp-long", "--model danp", ("sawtooth", "square-released"), "fast --steps 56000"),
+    ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
     ("danp-paper", "--model danp", ("sawtooth", "square-released"), "paper"),

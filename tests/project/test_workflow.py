@@ -27,7 +27,7 @@ EVERYTHING = {
     "evaluate": sum(len(CONFIG["estimators"][split_name(name)[0]]) for name in SCORED)
     + len(DATASETS),  # the ceilings
     "marginals": len(SCORED) + len(DATASETS),
-    "used": len(DATASETS) + 2,  # and the two danp-long-*
+    "used": len(DATASETS) + 3,  # and the three danp-long-*
     "samples": len(CONFIG["samples"]),
     "cost": 1,
     "table": 1,
