@@ -19,7 +19,7 @@ import yaml
 from danp_lib.data.generators import split_name
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.results import load_result, result_name, results_folder
-from danp_lib.evaluation.score import Evaluation
+from danp_lib.evaluation.score import Evaluation, mean_and_ci95
 from danp_lib.evaluation.table import ESTIMATOR_OF, PAPER, table
 
 ROOT = Path(__file__).parents[2]
@@ -267,6 +267,27 @@ def test_a_danp_leads_at_most_context_sizes_on_waves_only() -> None:
     for dataset in DATASETS if claims_all else ("sawtooth", "square"):
         rivals = torch.stack([by_size(dataset, model) for model in MODELS[1:]])
         assert int((by_size(dataset, "danp") > rivals.amax(dim=0)).sum()) > 20, dataset
+
+
+@pytest.mark.parametrize(
+    ("dataset", "baselines", "sizes"),
+    [("sawtooth", MODELS[1:], 26), ("square-released", ("ar-convcnp",), 31)],
+)
+def test_by_the_papers_recipe_a_danp_leads_too(
+    dataset: str, baselines: tuple[str, ...], sizes: int
+) -> None:
+    def likelihoods(model: str, how: str) -> torch.Tensor:
+        path = results_folder() / result_name(f"{model}-{dataset}-paper", how)
+        tasks = load_result(path, Evaluation).content.tasks
+        return torch.tensor([t.log_likelihood for t in tasks]).exp()
+
+    danp = likelihoods("danp", "model")
+    rivals = torch.stack([likelihoods(model, ESTIMATOR_OF[model]) for model in baselines])
+    for rival in rivals:
+        lead, width = mean_and_ci95(danp - rival)
+        assert lead > 5 * width
+    by_size = rivals.reshape(-1, 31, 10).mean(dim=2).amax(dim=0)
+    assert int((danp.reshape(31, 10).mean(dim=1) > by_size).sum()) == sizes
 
 
 def test_a_few_dozen_samples_come_as_near_as_it_is_told() -> None:
