@@ -285,6 +285,7 @@ def test_by_the_papers_recipe_a_danp_leads_too(
     rivals = torch.stack([likelihoods(model, ESTIMATOR_OF[model]) for model in baselines])
     for rival in rivals:
         lead, width = mean_and_ci95(danp - rival)
+        assert width is not None
         assert lead > 5 * width
     by_size = rivals.reshape(-1, 31, 10).mean(dim=2).amax(dim=0)
     assert int((danp.reshape(31, 10).mean(dim=1) > by_size).sum()) == sizes
