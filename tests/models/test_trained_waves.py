@@ -19,7 +19,7 @@ def test_no_component_leaves_the_range_of_waves(name: str) -> None:
     for row in range(0, tasks.batch_size, 2 * TASKS_PER_SIZE):
         task = tasks[row]
         generator = torch.Generator().manual_seed(row)
-        predictive = model.predict(task.context, task.xt, num_samples=16, generator=generator)
+        predictive = model.predict(task.context, task.xt, num_samples=32, generator=generator)
         means = predictive.components.mean
         assert means.min() >= -0.5
         assert means.max() <= 1.5
