@@ -26,18 +26,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import torch
 from torch import Tensor
 
+from danp_lib import log_likelihood
 from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
+from danp_lib._random import spawn
 from danp_lib.data.generators import Prior
 from danp_lib.data.noising import AugmentedTask, MaskedTask
 from danp_lib.data.points import PointSet
-from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate
+from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import load_checkpoint
 from danp_lib.storage.origin import commit, hardware, sha256, versions
@@ -48,7 +50,8 @@ from danp_lib.training.recipes import recipe
 
 SEED = 92_000
 TASKS_PER_SIZE = 2
-FIRST_SCORED = 4096
+FIRST_SCORED = 8192
+INPUTS: tuple[Literal["target", "uniform"], ...] = ("target", "uniform")
 
 
 def draw_at_clean_inputs(
@@ -105,22 +108,24 @@ def train_until(num_steps: int, pairs: str, folder: Path) -> None:
         raise SystemExit("stopped; the same command goes on from here.")
 
 
-def score(model: DANP, prior: Prior, *, at_targets: bool, num_samples: int) -> Evaluation:
-    """Score a model by ancestral samples on validation tasks."""
-    generator = torch.Generator().manual_seed(SEED)
-    records: list[TaskRecord] = []
+def score(
+    model: DANP, prior: Prior, inputs: Literal["target", "uniform"], *, num_samples: int
+) -> Tensor:
+    """Nats per target of validation tasks by ancestral samples, ``(tasks,)``."""
+    drawing, sampling = spawn(torch.Generator().manual_seed(SEED), 2)
+    found = []
     for size in range(31):
-        task = prior.sample_task(
-            TASKS_PER_SIZE, context_size=size, pool_size=600, generator=generator
-        )
-        records += evaluate(
+        task = prior.sample_task(TASKS_PER_SIZE, context_size=size, generator=drawing)
+        result = log_likelihood(
             model,
-            replace(task, pool=None) if at_targets else task,
+            task,
             estimator="model",
             num_samples=num_samples,
-            generator=torch.Generator().manual_seed(SEED),
-        ).tasks
-    return Evaluation.summarize(records)
+            auxiliary_inputs=inputs,
+            generator=sampling,
+        )
+        found.append(result.values / task.target.num_points)
+    return torch.cat(found)
 
 
 def main() -> None:
@@ -145,26 +150,21 @@ def main() -> None:
         steps = FIRST_SCORED
         while steps <= arguments.steps:
             path = folder / f"step-{steps}.safetensors"
-            for inputs in ("targets", "uniform"):
+            for inputs in INPUTS:
                 key = {"pairs": pairs, "steps": steps, "inputs": inputs}
                 if any(key.items() <= record.items() for record in records):
                     continue
                 model = load_checkpoint(path)
                 assert isinstance(model, DANP)
-                found = score(
-                    model,
-                    prior,
-                    at_targets=inputs == "targets",
-                    num_samples=arguments.num_samples,
-                )
+                logs = score(model, prior, inputs, num_samples=arguments.num_samples)
+                mean, error = mean_and_ci95(logs.exp())
                 records.append(
                     key
                     | {
-                        "average_likelihood": found.average_likelihood,
-                        "average_likelihood_ci95": found.average_likelihood_ci95,
-                        "mean_log_likelihood": found.mean_log_likelihood,
-                        "log_likelihoods": [task.log_likelihood for task in found.tasks],
-                        "num_samples": found.num_samples,
+                        "average_likelihood": mean,
+                        "average_likelihood_ci95": error,
+                        "log_likelihoods": logs.tolist(),
+                        "num_samples": arguments.num_samples,
                         "weights": sha256(path),
                         "commit": commit(),
                         "hardware": to_dict(hardware()),
@@ -173,8 +173,10 @@ def main() -> None:
                 )
                 content = {"seed": SEED, "tasks_per_size": TASKS_PER_SIZE, "records": records}
                 write_atomically(arguments.out, json.dumps(content, indent=1) + "\n")
-                interval = f"{found.average_likelihood:.2f} ± {found.average_likelihood_ci95:.2f}"
-                print(f"{pairs}, {steps:,} steps, inputs {inputs}: {interval}", flush=True)
+                print(
+                    f"{pairs}, {steps:,} steps, {inputs} inputs: {mean:.2f} ± {error:.2f}",
+                    flush=True,
+                )
             steps *= 2
 
 
