@@ -8,7 +8,7 @@ from typing import Any
 
 from danp_lib._files import write_atomically
 from danp_lib.cli.arguments import saying_warnings, start_run, with_error
-from danp_lib.fitting.fit import Interrupted, fit
+from danp_lib.fitting.fit import fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.models.convnp import count_parameters
@@ -17,8 +17,8 @@ from danp_lib.storage.card import card_paths, page_head
 NAMES = {"danp": "DANP", "convgnp": "ConvGNP", "convcnp": "ConvCNP", "gp": "Gaussian process"}
 
 
-def run_records(*, data: Path, out: Path, model: str, threads: int | None, **options: Any) -> bool:
-    """Train on a CSV file and say whether the run is done; if it was interrupted, write nothing.
+def run_records(*, data: Path, out: Path, model: str, threads: int | None, **options: Any) -> None:
+    """Train on a CSV file; an interrupted run writes no checkpoint.
 
     The options are those of :func:`~danp_lib.fitting.fit.fit`.
     """
@@ -26,16 +26,12 @@ def run_records(*, data: Path, out: Path, model: str, threads: int | None, **opt
         raise ValueError(f"levels is for a danp: a {model} has no levels.")
     path, folder = start_run(out, f"{model}-{data.stem}", threads)
     given = {name: value for name, value in options.items() if value is not None}
-    try:
-        with saying_warnings(data, RecordsWarning):
-            fitted = fit(data, model=model, folder=folder, **given)
-    except Interrupted:
-        return False
+    with saying_warnings(data, RecordsWarning):
+        fitted = fit(data, model=model, folder=folder, **given)
     fitted.save(path)
     table = render_scores(fitted.scores)
     write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
     print(table)
-    return True
 
 
 def render_scores(scores: Mapping[str, HeldOutScore]) -> str:

@@ -14,6 +14,7 @@ from typer import Context, Exit, Option
 from danp_lib._config import PositiveFloat, checked, to_dict
 from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn, start_run
 from danp_lib.cli.records import run_records
+from danp_lib.fitting.fit import Interrupted
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import make_card, write_card
@@ -95,9 +96,11 @@ def train(
     for option in ctx.command.params:
         if option.name in foreign and ctx.params.pop(option.name) != option.get_default(ctx):
             raise ValueError(f"{option.opts[0]} does not go with --{kind}.")
-    if not run(**ctx.params):
+    try:
+        run(**ctx.params)
+    except Interrupted:
         print("danp: stopped; the same command goes on from here.", file=sys.stderr)
-        raise Exit(130)
+        raise Exit(130) from None
 
 
 def run_recipe(
@@ -110,8 +113,8 @@ def run_recipe(
     compile_model: bool,
     snapshots: bool,
     **named: Any,
-) -> bool:
-    """Train by a recipe, and say whether the run is done; if it was interrupted, write nothing.
+) -> None:
+    """Train by a recipe; an :class:`Interrupted` run writes no checkpoint.
 
     The other options are those of :func:`~danp_lib.training.recipes.recipe`.
     """
@@ -134,7 +137,7 @@ def run_recipe(
     last = history[-1]
     out_of_time = max_minutes is not None and time.monotonic() - start >= 60.0 * max_minutes
     if last["step"] < run.num_steps and not out_of_time:
-        return False
+        raise Interrupted
     model.training_contexts = TrainingContexts.measure(
         model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
@@ -159,7 +162,6 @@ def run_recipe(
     )
     write_card(path, card)
     print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
-    return True
 
 
 def _command_line(
