@@ -155,10 +155,9 @@ def log_weights(
     ratios: list[Tensor] = []
     for count in chunks(num_samples, chunk_size):
         clean = _clean_points(model, task, estimator, inputs, count, for_inputs)
-        own, noise = (
-            model.draw_noise(count, clean[0].num_points, generator=stream)
-            for stream in (for_noise, for_noising)
-        )
+        size = clean[0].num_points
+        own = model.draw_noise(count, size, generator=for_noise)
+        noise = model.draw_noise(count, size, generator=for_noising)
         # The proposals alternate, so that the share of each does not depend on the chunk size.
         first = sum(map(len, parts))
         odd = torch.arange(first, first + count, device=task.xt.device)[:, None, None] % 2 == 1
