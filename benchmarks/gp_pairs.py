@@ -133,6 +133,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", nargs="+", default=[*PAIRS], choices=PAIRS, metavar="PAIRS")
     parser.add_argument("--steps", type=int, default=32_768, help="updates, a power of two")
+    parser.add_argument(
+        "--first", type=int, default=FIRST_SCORED, help="updates of the first score"
+    )
+    parser.add_argument("--inputs", nargs="+", default=[*INPUTS], choices=INPUTS, metavar="INPUTS")
     parser.add_argument("--num-samples", type=int, default=256, help="samples to score with")
     parser.add_argument("--runs", type=Path, default=Path("runs/gp-pairs"), help="folder of runs")
     parser.add_argument("--out", type=Path, default=Path("results/gp-pairs.json"))
@@ -147,11 +151,12 @@ def main() -> None:
         folder = arguments.runs / pairs
         if not (folder / f"step-{arguments.steps}.safetensors").exists():
             train_until(arguments.steps, pairs, folder)
-        steps = FIRST_SCORED
+        steps = arguments.first
         while steps <= arguments.steps:
             path = folder / f"step-{steps}.safetensors"
-            for inputs in INPUTS:
+            for inputs in arguments.inputs:
                 key = {"pairs": pairs, "steps": steps, "inputs": inputs}
+                key["num_samples"] = arguments.num_samples
                 if any(key.items() <= record.items() for record in records):
                     continue
                 model = load_checkpoint(path)
@@ -164,7 +169,6 @@ def main() -> None:
                         "average_likelihood": mean,
                         "average_likelihood_ci95": error,
                         "log_likelihoods": logs.tolist(),
-                        "num_samples": arguments.num_samples,
                         "weights": sha256(path),
                         "commit": commit(),
                         "hardware": to_dict(hardware()),
