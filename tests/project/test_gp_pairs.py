@@ -57,13 +57,23 @@ def test_only_a_noisy_target_of_mismatched_pairs_stands_elsewhere(
     assert torch.corrcoef(both)[0, 1] > 0.85
 
 
-def test_independent_pairs_are_those_of_training(benchmark: Any) -> None:
-    assert benchmark.PAIRS["independent"] is benchmark.objective.draw_batch
+def test_training_draws_the_patched_batches(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse_in_training(*args: Any, levels: int | None = None, **options: Any) -> Any:
+        if levels is None:  # where a batch is for validation, its level is given
+            raise InterruptedError
+        return benchmark.PAIRS["independent"](*args, levels=levels, **options)
+
+    monkeypatch.setitem(benchmark.PAIRS, "mismatched", refuse_in_training)
+    with pytest.raises(InterruptedError):
+        benchmark.train_until(1, "mismatched", tmp_path)
 
 
 def test_a_stored_score_is_the_mean_of_its_tasks() -> None:
     stored = json.loads((ROOT / "results" / "gp-pairs.json").read_text(encoding="utf-8"))
-    keys = [(r["pairs"], r["steps"], r["inputs"]) for r in stored["records"]]
+    names = ("pairs", "steps", "inputs", "num_samples")
+    keys = [tuple(record[name] for name in names) for record in stored["records"]]
     assert len(set(keys)) == len(keys) >= 18
     for record in stored["records"]:
         logs = torch.tensor(record["log_likelihoods"], dtype=torch.float64)

@@ -49,7 +49,8 @@ def test_where_several_are_left_it_loses_on_average(benchmark: Any) -> None:
     exact, best = torch.tensor(
         [benchmark.of_the_truth(task[n], y[n, :, 0].double(), 0.9, 0.02) for n in range(32)]
     ).T
-    assert float((exact - best).mean()) / 50 > 0.2
+    # With one point the stored mean is 0.40.
+    assert float((exact - best).mean()) / 50 == pytest.approx(0.40, abs=0.1)
 
 
 def test_the_stored_losses_are_of_the_model_that_is_shipped(benchmark: Any) -> None:
@@ -60,3 +61,17 @@ def test_the_stored_losses_are_of_the_model_that_is_shipped(benchmark: Any) -> N
     shape = len(benchmark.SIZES), benchmark.TASKS_PER_SIZE
     for by_size in stored["losses"].values():
         assert torch.tensor(by_size).shape == shape
+    price = torch.tensor(stored["losses"]["best Gaussian"]).mean(dim=1)
+    assert price[0] > 0.3
+    assert price[3:].abs().max() < 1e-2
+
+
+def test_training_draws_the_patched_levels(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(benchmark, "noisiest_only", refuse)
+    with pytest.raises(InterruptedError):
+        benchmark.trained_alone(tmp_path)
