@@ -28,7 +28,7 @@ _VARIANTS = (
     ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
-    ("danp-paper", "--model danp", ("sawtooth", "square-released"), "paper"),
+    ("danp-paper", "--model danp", ("sawtooth", "square-released", "gp"), "paper"),
     ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
     ("convgnp-paper", "--model convgnp", ("sawtooth",), "paper"),
     ("ar-convcnp-paper", "--model ar-convcnp", ("sawtooth", "square-released"), "paper"),
