@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +199,20 @@ def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
 def test_the_minutes_of_training_are_those_measured() -> None:
     prose = " ".join(README.split())
     path = results_folder() / "time_to_paper.json"
+    shortest = []
     for dataset, points in json.loads(path.read_text(encoding="utf-8"))["points"].items():
         goal = PAPER[dataset]["danp"][0]
-        first = next(
-            p for p in points if p["average_likelihood"] - p["average_likelihood_ci95"] > goal
+        first, longer = next(
+            pair
+            for pair in pairwise(points)
+            if pair[0]["average_likelihood"] - pair[0]["average_likelihood_ci95"] > goal
         )
-        score = f"{first['average_likelihood']:.2f} ± {first['average_likelihood_ci95']:.2f}"
-        assert f"in {first['minutes']:.1f} minutes" in prose
+        shortest.append(first["steps"])
+        score = f"{longer['average_likelihood']:.2f} ± {longer['average_likelihood_ci95']:.2f}"
+        assert f"{longer['minutes']:.1f} minutes" in prose
         assert f"{score} on" in prose
-        assert f"With {first['steps']:,} updates" in prose or f"with {first['steps']:,}," in prose
+        assert (
+            f"one run of {longer['steps']:,} updates" in prose
+            or f"of {longer['steps']:,}," in prose
+        )
+    assert f"had {shortest[0]:,} and {shortest[1]:,} updates" in prose
