@@ -209,8 +209,8 @@ def crossover(
         if low < 0.0 <= high:
             at = math.exp(x + (x_next - x) * -low / (high - low))
     faster = None
-    if at is None:
-        faster = "danp" if points[-1][1] >= 0.0 else "ar-convcnp"
+    if len({ratio >= 0.0 for _, ratio in points}) == 1:
+        faster = "danp" if points[0][1] >= 0.0 else "ar-convcnp"
     n, ar, danp = found[0]
     return {
         "quantity": quantity,
@@ -244,6 +244,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argument_parser((__doc__ or "").partition("\n")[0], rounds=11)
+    parser.add_argument("--threads", type=int, default=2, help="threads of either side")
     parser.add_argument("--seconds", type=float, default=20.0, help="aim for this much a row")
     parser.add_argument(
         "--most-passes", type=int, default=60_000, help="leave out what takes more passes"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import torch
-from measure import build_reference, in_turns, parse_arguments, save, spread, written
+from measure import argument_parser, build_reference, in_turns, save, spread, written
 
 from danp_lib.data.points import Task
 from danp_lib.inference.likelihood import log_likelihood
@@ -99,7 +99,9 @@ def main() -> None:
         unit = 2**30 if sys.platform == "darwin" else 2**20
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)
         return
-    arguments = parse_arguments(__doc__ or "", rounds=11)
+    parser = argument_parser(__doc__ or "", rounds=11)
+    parser.add_argument("--threads", type=int, default=2, help="threads of either side")
+    arguments = parser.parse_args()
     speed = measure_speed(arguments.threads, arguments.rounds)
     print("| estimator, samples a second | danp_lib | NeuralProcesses | ratio |\n|---|---|---|---|")
     cells = [written(speed[side]) for side in ("ours", "reference", "ratio")]

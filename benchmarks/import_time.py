@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from measure import in_turns, parse_arguments, save, spread, written
+from measure import argument_parser, in_turns, save, spread, written
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "", rounds=11)
+    arguments = argument_parser(__doc__ or "", rounds=11).parse_args()
 
     def run(module: str) -> None:
         subprocess.run([sys.executable, "-c", f"import {module}"], check=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import parse_arguments, save, spread, written
+from measure import argument_parser, save, spread, written
 
 from danp_lib.data.points import PointSet
 from danp_lib.models.contexts import unchecked_contexts
@@ -109,7 +109,7 @@ def measure(chromium: Chromium, model: DANP, count: int, rounds: int) -> dict[st
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    arguments = parse_arguments(__doc__ or "", rounds=9)
+    arguments = argument_parser(__doc__ or "", rounds=9).parse_args()
     torch.set_num_threads(1)
     model = load_pretrained(NAME)
     assert isinstance(model, DANP)

@@ -6,7 +6,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -18,20 +17,17 @@ from typing import Any
 
 import torch
 
+from danp_lib._files import write_atomically
+from danp_lib.storage.origin import commit, hardware
+
 RESULTS = Path(__file__).parent / "results"
 
 
 def argument_parser(description: str, *, rounds: int) -> argparse.ArgumentParser:
-    """The options that every benchmark takes."""
+    """The option that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--threads", type=int, default=2, help="threads of either side")
     parser.add_argument("--rounds", type=int, default=rounds, help="timings of either side")
     return parser
-
-
-def parse_arguments(description: str, *, rounds: int) -> argparse.Namespace:
-    """The arguments of a benchmark that takes no others."""
-    return argument_parser(description, rounds=rounds).parse_args()
 
 
 def in_turns(
@@ -69,19 +65,18 @@ def written(values: Mapping[str, float], unit: str = "") -> str:
 
 def save(name: str, results: dict[str, Any], folder: Path = RESULTS) -> None:
     """Write a benchmark's numbers with what they were measured on."""
-    folder.mkdir(exist_ok=True)
     packages = ("danp_lib", "torch", "numpy", "NeuralProcesses")
     record = {
         "command": " ".join(["python", *sys.argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _output("git", "rev-parse", "HEAD"),
-        "processor": _processor(),
+        "commit": commit(),
+        "processor": hardware().cpu,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": {package: version(package) for package in packages},
         **results,
     }
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_atomically(folder / f"{name}.json", json.dumps(record, indent=2) + "\n")
 
 
 def build_reference(num_levels: int, rank: int) -> tuple[Any, Any]:
@@ -97,18 +92,3 @@ def build_reference(num_levels: int, rank: int) -> tuple[Any, Any]:
         num_basis_functions=rank,
     )
     return nps, model
-
-
-def _output(*command: str) -> str:
-    folder = Path(__file__).parent  # in the repository, wherever the benchmark was started
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()

@@ -185,6 +185,7 @@ def beside_neuralprocesses(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "", rounds=200)
+    parser.add_argument("--threads", type=int, default=2, help="threads of either side")
     parser.add_argument("--compile", action="store_true", help="compile the steps of one thread")
     parser.add_argument("--out", type=Path, help="folder to write training_step.json to")
     arguments = parser.parse_args()

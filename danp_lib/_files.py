@@ -28,7 +28,7 @@ def first_file(folders: Iterable[Path], name: str) -> Path | None:
 
 @contextmanager
 def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
-    """Say where it was read in what a ``ValueError`` says, and make it one of a kind."""
+    """Put a source before what a ``ValueError`` says, and raise it as one of a kind."""
     try:
         yield
     except ValueError as error:
@@ -37,7 +37,7 @@ def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file, whole or not at all, text as UTF-8; a missing folder is made."""
-    path = Path(path)
+    path = Path(path).resolve()  # a link stays one
     # Another process may write the same file at the same time.
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; a file is to be written there.")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file; name one to be written or replaced.")
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")

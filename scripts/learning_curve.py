@@ -21,7 +21,7 @@ from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import Prior
 from danp_lib.data.points import Task
-from danp_lib.evaluation.score import evaluate
+from danp_lib.evaluation.score import Evaluation, evaluate
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.origin import commit, hardware, sha256, versions
 from danp_lib.training.resume import LOG
@@ -53,14 +53,10 @@ def score(path: Path) -> dict[str, float | int]:
             model, task, num_samples=NUM_SAMPLES, generator=torch.Generator().manual_seed(SEED)
         ).tasks
     ]
-    values = torch.tensor([record.log_likelihood for record in records], dtype=torch.float64)
-    likelihood = values.exp()
-    return {
-        "step": int(read_header(path).provenance["steps"]),
-        "average_likelihood": float(likelihood.mean()),
-        "average_likelihood_ci95": 1.96 * float(likelihood.std()) / len(values) ** 0.5,
-        "mean_log_likelihood": float(values.mean()),
-    }
+    scores = to_dict(Evaluation.summarize(records))
+    names = ("average_likelihood", "average_likelihood_ci95", "mean_log_likelihood")
+    step = int(read_header(path).provenance["steps"])
+    return {"step": step, **{name: scores[name] for name in names}}
 
 
 def main(folder: Path, checkpoint: Path) -> None:

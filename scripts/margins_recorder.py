@@ -2,8 +2,8 @@
 
 :func:`instrument` rewrites the source of a cell so that every comparison in an assertion, every
 number in a format and every rounding passes through this module, which notes it and changes
-nothing. Each note is a pair: how far a value is from the nearest edge, where the assertion would
-fail or another digit would be printed, and the value itself, both as arrays.
+nothing. A note holds the place, the kind, the values, and the step between two that would be
+printed otherwise; margins.py finds how far the values are from the nearest edge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import functools
 import json
 import math
 import operator
@@ -197,7 +196,6 @@ class _Instrument(ast.NodeTransformer):
         return call
 
 
-@functools.cache
 def instrument(source: str, cell: str, formats: bool) -> str:
     """The source of a cell, with everything that it compares and prints noted.
 

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import DATASETS, NOISY, Prior, split_name
 from danp_lib.data.points import PointSet, Task
-from danp_lib.evaluation.marginals import MarginalRecord, score_marginals
-from danp_lib.evaluation.score import TaskRecord, evaluate
+from danp_lib.evaluation.marginals import MarginalRecord, Marginals, score_marginals
+from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate
 from danp_lib.exact.gp import NoisyGaussianProcessOracle
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.storage.origin import commit, hardware, sha256, versions
@@ -79,16 +80,13 @@ def score(name: str, noise: float) -> dict[str, float]:
         likelihoods += scored.tasks
         likely = score_marginals(model, task, num_samples=NUM_SAMPLES, generator=seeded())
         marginals += likely.tasks
-    logs = torch.tensor([record.log_likelihood for record in likelihoods])
-    likelihood = logs.exp()
-    row = {
-        "noise": noise,
-        "average_likelihood": float(likelihood.mean()),
-        "average_likelihood_ci95": 1.96 * float(likelihood.std()) / len(logs) ** 0.5,
-        "mean_log_likelihood": float(logs.mean()),
-    }
-    for measure in ("crps", "coverage_50", "coverage_90"):
-        row[measure] = sum(getattr(m, measure) for m in marginals) / len(marginals)
+    joint = to_dict(Evaluation.summarize(likelihoods))
+    single = to_dict(Marginals.summarize(marginals, num_samples=NUM_SAMPLES))
+    row = {"noise": noise}
+    for key in ("average_likelihood", "average_likelihood_ci95", "mean_log_likelihood"):
+        row[key] = joint[key]
+    for key in ("crps", "coverage_50", "coverage_90"):
+        row[key] = single[key]
     return {key: float(f"{value:.4g}") for key, value in row.items()}
 
 

@@ -46,10 +46,14 @@ def before() -> "str | None":
             "apt install python3-venv)"
         ).format(sys.executable)
     if free_gb(".") < needed_gb():
+        smaller = ", or, where there is no GPU, use the smaller build with TORCH_BACKEND=cpu"
         return (
-            "The disk has {:.1f} GB free here and the install needs {:.0f} GB: make room, or, "
-            "where there is no GPU, use the smaller build with TORCH_BACKEND=cpu"
-        ).format(free_gb("."), needed_gb())
+            "The disk has {:.1f} GB free here and the install needs {:.0f} GB: make room{}".format(
+                free_gb("."),
+                needed_gb(),
+                "" if os.environ.get("TORCH_BACKEND") == "cpu" else smaller,
+            )
+        )
     return None
 
 

@@ -88,3 +88,13 @@ def test_the_header_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:
 def test_bytes_without_a_header_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"header|Expecting"):
         split_header(data)
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "store" / "real")
+    for text in ("one", "two"):
+        write_atomically(link, text)
+        assert link.is_symlink()
+        assert (tmp_path / "store" / "real").read_text() == text

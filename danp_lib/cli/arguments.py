@@ -33,6 +33,7 @@ def _checked_device(name: str) -> str:
     return name
 
 
+DATES = "dates become years, and a day 1/365.2425"
 DATASET_NAMES = "sawtooth, square, square-released or gp"
 CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained model.")
 ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
@@ -42,7 +43,7 @@ Dataset = Annotated[
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
 Device = Annotated[str, Option(help="cpu, cuda or cuda:N.", callback=_checked_device)]
-XColumn = Annotated[str | None, Option("--x", help="Name of the column of inputs.")]
+XColumn = Annotated[str | None, Option("--x", help=f"Name of the column of inputs; {DATES}.")]
 YColumn = Annotated[str | None, Option("--y", help="Name of the column of outputs.")]
 Group = Annotated[str | None, Option(help="Name of the column that tells functions apart.")]
 
@@ -66,11 +67,10 @@ def say(where: Path | str, message: object) -> None:
 @contextmanager
 def saying_warnings(where: Path | str, kind: type[Warning]) -> Iterator[None]:
     """Say warnings, every one of a kind, in a line each and not as Python prints them."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings():  # which puts showwarning back
         warnings.simplefilter("always", kind)
+        warnings.showwarning = lambda message, *_, **__: say(where, message)
         yield
-    for warning in caught:
-        say(where, warning.message)
 
 
 def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:

@@ -63,7 +63,7 @@ def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
         "generator": generator["config"],
         "provenance": header.provenance,
     }
-    if card_paths(path)[0].is_file():
+    if "recipe" in header.provenance and card_paths(path)[0].is_file():
         said = found.keys() | header.provenance.keys()
         card = to_dict(read_card(path))
         found["card"] = {key: value for key, value in card.items() if key not in said}

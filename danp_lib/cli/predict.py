@@ -73,17 +73,16 @@ def predict(
     _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
     asked = _read_rows(at, [x], group, dates=layout.dates)
-    if asked.empty:
-        raise ValueError(f"{at} must hold at least one input, got the header alone.")
+    _check_rows(given, asked, group, (context, at))
     if missing := int(given["y"].isna().sum()):
         say(context, f"rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.
     named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
     names = [None] if named is None else list(named.unique())
+    given = given.dropna(subset="y")
     if "group" in given and (new := set(names) - set(given["group"])):
         none = f"predicted from no point, since {context} has none of this {group}"
         say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
-    given = given.dropna(subset="y")
     streams = torch.Generator().manual_seed(seed)
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts = []
@@ -141,6 +140,17 @@ def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
         raise ValueError(
             "x, y and group must name different columns, and x and group none that the result "
             f"makes, such as mean, got {x!r}, {y!r} and {group!r}."
+        )
+
+
+def _check_rows(given: Any, asked: Any, group: str | None, files: tuple[Path, Path]) -> None:
+    """Refuse to predict at no input, or a group at a time from points that name no group."""
+    context, at = files
+    if asked.empty:
+        raise ValueError(f"{at} must hold at least one input, got the header alone.")
+    if "group" in asked and "group" not in given and not given.empty:
+        raise ValueError(
+            f"{context}, line 1: the header must name {group!r}, as that of {at} does."
         )
 
 

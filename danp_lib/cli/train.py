@@ -44,8 +44,8 @@ _COMPILE = Option(
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _DATA = Option(help="A CSV file of your own, a row a measurement.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
-_WIDTH = Option(help="Cut series into windows this wide, in units of x.")
-_PERIOD = Option(help="Take out a cycle this long, and put it back.")
+_WIDTH = Option(help="Cut series into windows this wide, in units of x (years, if dates).")
+_PERIOD = Option(help="Take out a cycle this long, in units of x, and put it back.")
 _TASKS = Option(help="random, or forecast: targets after the context.")
 _HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")
 
@@ -147,7 +147,7 @@ def run_recipe(
         "training": to_dict(run),
         "steps": last["step"],
         "kept_step": kept,
-        "command": _command_line(chosen, path, max_minutes, threads, device),
+        "command": _command_line(chosen, path, max_minutes, threads, device, compile_model),
         **versions(),
     }
     save_checkpoint(path, model, task_generator=prior, provenance=provenance)
@@ -157,7 +157,7 @@ def run_recipe(
         parameters=count_parameters(model),
         minutes=round(last["minutes"], 2),
         hardware=hardware(device),
-        validation=validations[kept or max(validations)] if validations else None,
+        validation=validations.get(kept or last["step"]),
         commit=made_at,
     )
     write_card(path, card)
@@ -165,7 +165,12 @@ def run_recipe(
 
 
 def _command_line(
-    recipe: Recipe, path: Path, max_minutes: float | None, threads: int | None, device: str
+    recipe: Recipe,
+    path: Path,
+    max_minutes: float | None,
+    threads: int | None,
+    device: str,
+    compile_model: bool,
 ) -> str:
     """The command that trains this, with the options that are not the defaults."""
     options = {
@@ -181,4 +186,5 @@ def _command_line(
         "out": path.name,
     }
     given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
-    return shlex.join(["danp", "train", *itertools.chain(*given)])
+    flags = ["--compile"] * compile_model
+    return shlex.join(["danp", "train", *itertools.chain(*given), *flags])

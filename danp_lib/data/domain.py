@@ -12,7 +12,7 @@ from torch import Tensor
 
 from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt
 
-Box = tuple[float, float] | tuple[tuple[float, float], ...]
+Bounds = tuple[float, float] | tuple[tuple[float, float], ...]
 """A domain in plain values, (lower, upper) or such a pair for each of several dimensions."""
 
 
@@ -32,7 +32,7 @@ class Domain:
             )
 
     @classmethod
-    def of(cls, box: Box) -> Domain:
+    def of(cls, box: Bounds) -> Domain:
         """The domain of plain values, as configurations hold them."""
         pairs: Any = (box,) if box and isinstance(box[0], Real) else box
         if any(len(pair) != 2 for pair in pairs):

@@ -21,7 +21,7 @@ from danp_lib._config import (
     check_at_least,
     checked,
 )
-from danp_lib.data.domain import Box, Domain
+from danp_lib.data.domain import Bounds, Domain
 from danp_lib.data.points import PointSet, Task
 
 #: The range of a standard deviation that is log-uniform, (lower, upper).
@@ -63,7 +63,7 @@ class TaskGenerator(Configuration, ABC):
     #: Standard deviation of the observation noise of all points, those of the pool included, in
     #: units of y; or its range, where each task has one of its own. The paper's data have none.
     noise: NonNegativeFloat | NoiseRange = 0.0
-    domain: Box = (-2.0, 2.0)  #: The box that all inputs lie in.
+    domain: Bounds = (-2.0, 2.0)  #: The box that all inputs lie in.
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -205,7 +205,7 @@ class Sawtooth(Wave):
     r"""Sawtooth waves :math:`f(x) = [\omega(dx - \phi)] \bmod 1`, with values in [0, 1).
 
     :math:`\omega \sim U(2, 4)` periods per unit of x, :math:`d = \pm 1` with equal probability, and
-    :math:`\phi \sim U(1/\omega, 1)`.
+    :math:`\phi \sim U(1/\omega, 1)`. Rounding may make a value 1.
     """
 
     name: ClassVar[str] = "sawtooth"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from danp_lib.data.generators import TaskGenerator, check_sizes
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 
 
 def cut_windows(
@@ -63,9 +63,7 @@ def cut_windows(
 
 def stack(tables: Sequence[PointSet]) -> PointSet:
     """One table ``(all functions, most points, dim)`` of those of several, padded with zeros."""
-    if not all(isinstance(table, PointSet) for table in tables):
-        found = ", ".join(type(table).__name__ for table in tables)
-        raise ValueError(f"tables must be PointSets, got {found}.")
+    check_kind(PointSet, **{f"tables[{i}]": table for i, table in enumerate(tables)})
     if len(kinds := {(table.x.dtype, table.x.shape[-1]) for table in tables}) != 1:
         raise ValueError(
             "tables must be one or more, of one dtype and one input dimension, got "
@@ -104,7 +102,9 @@ class Observations(TaskGenerator):
     table: InitVar[PointSet]
     #: Targets lie anywhere (``"random"``), or all of them after the context (``"forecast"``).
     order: Literal["random", "forecast"] = "random"
-    digest: str = field(init=False)  #: SHA-256 of the points; a run goes on with the same alone.
+    digest: str = field(
+        init=False
+    )  #: SHA-256 of the points in float32; a run goes on with the same alone.
 
     # Set on each instance, and no fields: a configuration holds plain values.
     functions: ClassVar[PointSet]  #: The table, on the device on which it was given.
@@ -113,6 +113,7 @@ class Observations(TaskGenerator):
 
     def __post_init__(self, table: PointSet) -> None:
         super().__post_init__()
+        check_kind(PointSet, table=table)
         table.check("table")
         self.box.check("table.x", table.x, table.mask)
         fewest = int(table.sizes.min()) if table.batch_size else 0
@@ -121,7 +122,8 @@ class Observations(TaskGenerator):
                 "every function of the table must have a point, got one without; keep the others, "
                 "as in table[table.sizes > 0]."
             )
-        data = (table.sizes, table.x[table.mask].double(), table.y[table.mask].double())
+        # As models see them: in float64 the last digits depend on the number of threads.
+        data = (table.sizes, table.x[table.mask].float(), table.y[table.mask].float())
         digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
         object.__setattr__(self, "digest", digest.hexdigest())
         object.__setattr__(self, "functions", table)
@@ -165,9 +167,7 @@ class Observations(TaskGenerator):
 
     def spacing(self) -> float:
         """The median distance of an input from the next one of its function."""
-        table = self.functions
-        x = table.x[..., 0].masked_fill(~table.mask, math.inf).sort(dim=1).values
-        apart = x.diff(dim=1)
+        apart = self._inputs(math.inf).sort(dim=1).values.diff(dim=1)
         apart = apart[apart.isfinite() & (apart > 0.0)]
         if not len(apart):
             raise ValueError(
@@ -176,6 +176,16 @@ class Observations(TaskGenerator):
                 "each from its own start."
             )
         return float(apart.median())
+
+    def span(self) -> float:
+        """The median distance from the least input of a function to its largest."""
+        return float(
+            (self._inputs(-math.inf).amax(dim=1) - self._inputs(math.inf).amin(dim=1)).median()
+        )
+
+    def _inputs(self, missing: float) -> Tensor:
+        """``(functions, points)``, with a number in the place of those that are masked."""
+        return self.functions.x[..., 0].masked_fill(~self.functions.mask, missing)
 
 
 def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:

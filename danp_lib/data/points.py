@@ -16,12 +16,13 @@ from torch import Tensor
 from danp_lib._files import naming, with_sorted_header, write_atomically
 
 
-def check_tensors(**values: Any) -> None:
-    """Refuse what is no tensor, NumPy's arrays included."""
+def check_kind(kind: type[Any], **values: Any) -> None:
+    """Refuse what is of another class, such as a NumPy array in the place of a tensor."""
     for name, value in values.items():
-        if not isinstance(value, Tensor):
-            kind = type(value).__name__
-            raise ValueError(f"{name} must be a torch.Tensor, got {kind}; use torch.as_tensor.")
+        if not isinstance(value, kind):
+            hint = "; use torch.as_tensor" if kind is Tensor else ""
+            found = type(value).__name__
+            raise ValueError(f"{name} must be a {kind.__name__}, got {found}{hint}.")
 
 
 # Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
@@ -40,13 +41,13 @@ class PointSet:
     mask: Tensor = field(default=None)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        check_tensors(x=self.x, y=self.y)
+        check_kind(Tensor, x=self.x, y=self.y)
         if self.x.ndim != 3:
             raise ValueError(f"x must have shape (batch, points, dim), got {tuple(self.x.shape)}.")
         size = tuple(self.x.shape[:2])
         if self.mask is None:
             object.__setattr__(self, "mask", self.x.new_ones(size, dtype=torch.bool))
-        check_tensors(mask=self.mask)
+        check_kind(Tensor, mask=self.mask)
         if tuple(self.y.shape) != (*size, 1):
             raise ValueError(
                 f"y must have shape {(*size, 1)} to go with x of shape {tuple(self.x.shape)}, "
@@ -150,8 +151,8 @@ class Task:
 
     context: PointSet  #: Padded and masked.
     target: PointSet  #: Every entry is real, as in the pool.
-    #: The true function at further uniform inputs, for the noising estimator; ``None`` where it is
-    #: unknown.
+    #: Further points of the same function at uniform inputs, observed as the targets are, for the
+    #: noising estimator; ``None`` where it is unknown.
     pool: PointSet | None = None
 
     def __post_init__(self) -> None:

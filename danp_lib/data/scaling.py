@@ -11,12 +11,12 @@ from torch import Tensor
 
 from danp_lib._config import Configuration, PositiveFloat
 from danp_lib._files import naming
-from danp_lib.data.domain import Box, Domain
-from danp_lib.data.points import PointSet
+from danp_lib.data.domain import Bounds, Domain
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
-Predictive = TypeVar("Predictive", LowRankNormal, Mixture, LowRankNormal | Mixture)
+AnyPredictive = TypeVar("AnyPredictive", LowRankNormal, Mixture, LowRankNormal | Mixture)
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class Scaling(Configuration):
 
     @classmethod
     def fit(
-        cls, table: PointSet, *, x_range: Box | None = None, domain: Box = (-2.0, 2.0)
+        cls, table: PointSet, *, x_range: Bounds | None = None, domain: Bounds = (-2.0, 2.0)
     ) -> Scaling:
         """The map that takes a range of x onto a domain, and y to zero mean and unit variance.
 
         The table holds the functions to train on; their x are the range where it is left out.
         """
+        check_kind(PointSet, table=table)
         table.check("table")
         x, y = table.x[table.mask].double(), table.y[table.mask].double()
         if len(x) == 0:
@@ -87,7 +88,7 @@ class Scaling(Configuration):
         """The data's y, float64, of the model's."""
         return self.y_offset + self.y_unit * y.double()
 
-    def predictive(self, predictive: Predictive) -> Predictive:
+    def predictive(self, predictive: AnyPredictive) -> AnyPredictive:
         """The predictive of the data's y, of one of the model's."""
         return affine(predictive, self.y_offset, self.y_unit)
 
@@ -100,7 +101,7 @@ class Scaling(Configuration):
         return (torch.tensor(each, dtype=torch.float64, device=x.device) for each in pair)
 
 
-def affine(predictive: Predictive, offset: float | Tensor, unit: float = 1.0) -> Predictive:
+def affine(predictive: AnyPredictive, offset: float | Tensor, unit: float = 1.0) -> AnyPredictive:
     """The predictive of ``offset + unit * y``; an offset may be one of each y, as its mean is."""
     if isinstance(predictive, Mixture):
         each = offset.unsqueeze(-3) if isinstance(offset, Tensor) else offset

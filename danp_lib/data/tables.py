@@ -83,7 +83,7 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     table = read_columns(path, (x, y))
     values = read_numbers(table[y], missing=True)
     inputs, _ = read_inputs(table[x])
-    with naming(str(path)):
+    with naming(path):
         return from_arrays(inputs, values)
 
 
@@ -133,7 +133,7 @@ def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
 
 
 def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
-    """The inputs in a column of :func:`read_columns`, and whether they were dates, as the first."""
+    """The inputs in a column of :func:`read_columns`, and whether they, as the first, are dates."""
     if cells[:1].str.fullmatch(_NUMBER).all():
         return read_numbers(cells), False
     # pandas takes words such as "today" too.
@@ -147,7 +147,7 @@ def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
     """Inputs of a pandas Series without a gap, and whether they were dates, or text of them."""
     for place in column.index[column.isna()]:
         raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
-    if column.dtype.kind == "O" or str(column.dtype).startswith(("string", "str")):
+    if column.dtype.kind == "O" or str(column.dtype).startswith("str"):
         text = column.astype(str).str.strip().rename(name)
         text.index = [f"row {place!r}" for place in column.index]
         return read_inputs(text)

@@ -35,7 +35,7 @@ class OutputsDistribution(Distribution):
     @staticmethod
     def check_each(value: Tensor | float) -> None:
         """Refuse what is neither one number for all outputs nor one for each."""
-        if isinstance(value, Tensor) and value.ndim == 1:
+        if isinstance(value, Tensor) and (value.ndim == 1 or value.shape[-1:] > (1,)):
             shape = tuple(value.shape)
             raise ValueError(f"value must be a number or (..., points, 1), got {shape}.")
 
@@ -53,7 +53,9 @@ class LowRankNormal(OutputsDistribution):
 
     def __init__(self, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> None:
         shape = loc.shape[:-1]
-        if not (loc.shape == cov_diag.shape == (*shape, 1) and cov_factor.shape[:-1] == shape):
+        if not (
+            shape and loc.shape == cov_diag.shape == (*shape, 1) and cov_factor.shape[:-1] == shape
+        ):
             raise ValueError(
                 "loc and cov_diag must have shape (*batch, points, 1) and cov_factor "
                 f"(*batch, points, rank), got {tuple(loc.shape)}, {tuple(cov_diag.shape)} and "
@@ -85,29 +87,17 @@ class LowRankNormal(OutputsDistribution):
         """``(*batch, points, points)``."""
         return self.cov_factor @ self.cov_factor.mT + torch.diag_embed(self.cov_diag.squeeze(-1))
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Tensor, *, check: bool = True) -> Tensor:
         """Joint log-density of a set of outputs ``(..., points, 1)`` in nats, ``(*batch)``.
+
+        Without ``check`` a GPU need not be waited for, and where the covariance is not positive
+        definite the result is NaN or meaningless.
 
         Raises:
             ValueError: If loc is not finite, or the covariance is not positive definite.
         """
-        self.check_value(value)
-        finite = self.loc.abs() < math.inf
-        if not finite.all():
-            raise ValueError(f"loc must be finite, got {self.loc[~finite][0].item()}.")
-        positive = (self.cov_diag > 0.0) & (self.cov_diag < math.inf)
-        if not positive.all():
-            raise ValueError(
-                "the covariance must be positive definite, and cov_diag positive and finite, got "
-                f"{self.cov_diag[~positive][0].item()}."
-            )
-        return self.log_prob_unchecked(value, check=True)
-
-    def log_prob_unchecked(self, value: Tensor, *, check: bool = False) -> Tensor:
-        """:meth:`log_prob` without its checks, so that a GPU need not be waited for.
-
-        Where the covariance is not positive definite the result is NaN or meaningless.
-        """
+        if check:
+            self._check_parameters(value)
         residual = value.to(torch.float64) - self.loc
         points, rank = self.event_shape[0], self.cov_factor.shape[-1]
         if rank == 0:
@@ -123,6 +113,18 @@ class LowRankNormal(OutputsDistribution):
         else:
             squared, log_det = _squared_and_log_det(self.covariance_matrix, residual, check)
         return -0.5 * (squared + log_det + points * math.log(2.0 * math.pi))
+
+    def _check_parameters(self, value: Tensor) -> None:
+        self.check_value(value)
+        finite = self.loc.abs() < math.inf
+        if not finite.all():
+            raise ValueError(f"loc must be finite, got {self.loc[~finite][0].item()}.")
+        positive = (self.cov_diag > 0.0) & (self.cov_diag < math.inf)
+        if not positive.all():
+            raise ValueError(
+                "the covariance must be positive definite, and cov_diag positive and finite, got "
+                f"{self.cov_diag[~positive][0].item()}."
+            )
 
     def sample(  # type: ignore[override]
         self, sample_shape: Any = (), *, generator: torch.Generator

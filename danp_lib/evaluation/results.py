@@ -167,7 +167,7 @@ def run_benchmark(
     model, origin = load_model(name, seed=seed, device=device, compiled=compiled and not few)
     configuration = to_dict(getattr(model, "config", model))
     measured = options.get("estimator", "both") if content is Evaluation else kind.key
-    is_sampled = model.num_levels > 0 or measured == "autoregressive"
+    is_sampled = model.num_levels > 0 or (measured == "autoregressive" and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():

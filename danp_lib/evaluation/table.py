@@ -39,6 +39,14 @@ It has one row of square waves. It stands beside those that the released code dr
 ``"square-released"``, which it most likely scored; the code draws none of those of the text.
 """
 
+FIGURE_OF = {
+    "sawtooth": "figure-4",
+    "square": "figure-7",
+    "square-released": "figure-7-released",
+    "gp": "figure-9",
+}
+"""The paper's figure of each dataset, of average likelihood against context size."""
+
 PAPERS_ESTIMATOR = "danp (paper's estimator)"
 """The row of the DANP with ancestral samples alone."""
 

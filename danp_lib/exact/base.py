@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 
@@ -28,6 +28,7 @@ class Oracle(Configuration, ABC):
 
     def log_prob(self, context: PointSet, target: PointSet) -> Tensor:
         """Log-density of the real targets given the context in nats, ``(batch,)``."""
+        check_kind(PointSet, target=target)
         target.check("target")
         self.check_inputs(context, target.blanked().x, "target.x")
         rows = range(target.batch_size)
@@ -39,6 +40,8 @@ class Oracle(Configuration, ABC):
 
     def check_inputs(self, context: PointSet, xt: Tensor, name: str = "xt") -> None:
         """Refuse what no exact predictive can be made of."""
+        check_kind(PointSet, context=context)
+        check_kind(Tensor, **{name: xt})
         context.check("context")
         batch, _, dim_x = context.x.shape
         if batch == 0:

@@ -95,6 +95,8 @@ class SawtoothOracle(WaveOracle):
 
     def _intervals(self, x: Tensor, y: Tensor) -> list[tuple[float, float, float]]:
         """The frequencies that agree with at least one point, as (d, lowest, highest)."""
+        if not ((y >= -self.tolerance) & (y <= 1.0 + self.tolerance)).all():
+            raise ValueError(f"the context must have outputs from 0 to 1, got {y.tolist()}.")
         near, far = x.argmin(), x.argmax()
         found = []
         for d in (1.0, -1.0):

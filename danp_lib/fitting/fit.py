@@ -43,8 +43,10 @@ FEW_FUNCTIONS = 50
 TASKS_PER_FUNCTION = 2
 SCORING_SAMPLES = 128
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
+_FINEST = 64  # grid points per unit, as in the paper
+_FEWEST_CELLS = 8  # of the grid, that a function should span
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
-_ROUNDING = 1e-12  # of outputs in float64
+_ROUNDING = 1e-9  # of outputs without a season, whose coefficients have ten digits
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class FitConfig(records.Columns):
     #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
-    #: Fraction of the functions, or of the time, to hold out.
+    #: Fraction of the functions, or of the points of each series, to hold out.
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
     #: How it is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by group where
     #: there are groups, else by time.
@@ -150,7 +152,7 @@ class _Data:
         """A model for these data, of two grid points a spacing of the inputs or 64 a unit."""
         halvings = math.ceil(math.log2(2.0 / self.seen.spacing()))
         base = ConvNPConfig(
-            points_per_unit=2 ** min(max(halvings, 3), 6),
+            points_per_unit=min(max(2**halvings, 8), _FINEST),
             channels=32,
             num_layers=4,
             rank=0 if model == "convcnp" else min(64, self.num_targets),
@@ -185,7 +187,6 @@ class _Data:
             jitter_steps=steps // 4,
             jitter_schedule="geometric",
             muon_weight_decay=0.1,
-            validate_every=steps,
             seed=self.config.seed,
         )
 
@@ -213,7 +214,9 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x, y = seen.absolute_inputs[real].flatten(), seen.functions.y[real].flatten()
         season = Season.fit(x, y, config.period)
     context, targets = _sizes(seen, config.max_context, config.num_targets)
-    tables = [_usable(part, season, context + targets) for part in (seen, unseen)]
+    tables = [_usable(seen, season, context + targets)]
+    with naming(f"in what is held out, a fraction {config.held_out}"):
+        tables.append(_usable(unseen, season, context + targets))
     if season is not None and not tables[0].y[tables[0].mask].std() > _ROUNDING * y.abs().max():
         raise ValueError(
             f"y must differ from a cycle of period {season.period}, for there to be something to "
@@ -226,6 +229,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
+    if not config.relative and (span := tasks[0].span()) * _FINEST < _FEWEST_CELLS:
+        share = span / (tasks[0].box.upper[0] - tasks[0].box.lower[0])
+        warnings.warn(
+            f"the inputs of a function span {share:.2%} of those of all, too little for a model's "
+            "grid; count them from each function's own first one, by own_start.",
+            records.RecordsWarning,
+            stacklevel=3,
+        )
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 

@@ -19,7 +19,7 @@ from danp_lib._config import (
     to_dict,
 )
 from danp_lib._files import naming
-from danp_lib.data.points import PointSet, check_tensors
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
 from danp_lib.models.convnp import NeuralProcess, Predictive
@@ -52,7 +52,8 @@ class Season(Configuration):
                 f"or more, got {period}; take the mean out yourself."
             )
         solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
-        return cls(period, tuple(solution.flatten().tolist()))
+        # Its last digits differ from call to call, and a run goes on with the same data alone.
+        return cls(period, tuple(float(f"{value:.10g}") for value in solution.flatten().tolist()))
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean at inputs of any shape."""
@@ -113,12 +114,14 @@ class Fitted:
         """The joint predictive of the outputs of each function, in the units of the data.
 
         Inputs are ``(points,)`` or ``(functions, points, 1)``, and the context, which may be empty,
-        is ``(functions, points, 1)``. A model whose inputs count from the start of a function, as
+        is ``(functions, points, 1)``. Where the inputs were dates, they are in years, 1970 plus the
+        days since then / 365.2425. A model whose inputs count from the start of a function, as
         by ``own_start`` or ``width``, takes ``start`` for it; where that is left out, the earliest
         input given or asked for, so that the prediction depends on what else is asked for. Where
         left out, the generator is a new one of seed 0.
         """
-        check_tensors(x=x)
+        check_kind(Tensor, x=x)
+        check_kind(PointSet, context=context)
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
         if x.ndim != 3 or len({context.batch_size, len(x)} - {1}) > 1:
             raise ValueError(

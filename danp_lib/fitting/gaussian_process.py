@@ -122,8 +122,9 @@ def _smoothed(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     places = x.unique()
     apart = float(places.diff().median()) if len(places) > 1 else 1.0
     width = max(0.5 * apart, float(x.max() - x.min()) / math.sqrt(len(x)))
-    weights = torch.softmax(-0.5 * ((at[:, None] - x) / width).square(), dim=1)
-    return weights @ y
+    # One by one, since there may be many outputs.
+    weights = (torch.softmax(-0.5 * ((place - x) / width).square(), dim=0) for place in at)
+    return torch.stack([weight @ y for weight in weights])
 
 
 def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:

@@ -156,7 +156,8 @@ def windows_of(records: Records, width: float, *, stride: float | None = None) -
         except ValueError as error:
             problem = error
     if not parts:
-        raise ValueError(f"no series holds a window of width {width}: {problem}")
+        unit = " years" if records.layout.dates else ""
+        raise ValueError(f"no series holds a window of width {width}{unit}: {problem}")
     return _joined(parts)
 
 
@@ -167,6 +168,7 @@ def divide(
 
     Held out is a fraction of the functions at random, by ``"group"``; of every series the last
     part, by ``"time"``; or of ten successive parts of every series some at random, by ``"blocks"``.
+    Series of fewer than ten points are left out, with a :class:`RecordsWarning`.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"held_out must be in (0, 1), got {fraction}.")
@@ -179,12 +181,16 @@ def divide(
         out = _some(len(records), fraction, generator)
         return records[~out], records[out]
     halves: tuple[list[Records], list[Records]] = ([], [])
-    for row in range(len(records)):
+    sizes = records.functions.sizes
+    if (most := int(sizes.max())) < BLOCKS:
+        raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {most} at most.")
+    if short := int((sizes < BLOCKS).sum()):
+        message = f"series with fewer than {BLOCKS} points were left out: {short}."
+        warnings.warn(message, RecordsWarning, stacklevel=2)
+    for row in (sizes >= BLOCKS).nonzero().flatten().tolist():
         series = records[torch.tensor([row])]
         points = series.functions.compact()
         count = points.num_points
-        if count < BLOCKS:
-            raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {count}.")
         place = torch.arange(count)
         if by == "time":
             out = place >= _share(1.0 - fraction, count)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from danp_lib._config import check_at_least, checked
 from danp_lib._random import spawn
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.models.contexts import unchecked_contexts
@@ -63,13 +63,13 @@ def log_likelihood(
 
     Args:
         model: A model, or an exact predictive (:mod:`danp_lib.exact`).
-        task: The tasks; ``"noising"`` and ``"both"`` read the true function from their pool.
+        task: The tasks; ``"noising"`` and ``"both"`` read the function from their pool.
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
             ConvGNP and an exact predictive need one pass, and an AR ConvCNP is rolled out, whatever
             is asked for; ``"autoregressive"`` rolls out the other models too.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
-            estimator needs the true function and the tasks have no pool. In a rollout they are
+            estimator needs the function and the tasks have no pool. In a rollout they are
             uniform whatever is asked for.
         generator: Source of randomness, which a DANP and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
@@ -77,6 +77,7 @@ def log_likelihood(
     checked(Estimator | Literal["autoregressive"], estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    check_kind(Task, task=task)
     task.check()
     if task.batch_size == 0:
         raise ValueError("task must hold at least one task, got a batch of 0.")
@@ -136,6 +137,7 @@ def log_weights(
     checked(Estimator, estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    check_kind(Task, task=task)
     task.check()
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)
@@ -247,7 +249,7 @@ def _resolve(
     if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "
-            f"{needed} points of the true function, got {pool.num_points}; "
+            f"{needed} points of the function, got {pool.num_points}; "
             "pass auxiliary_inputs='target' where the function is unknown off the targets."
         )
     model.core.check([("pool", pool)])

@@ -28,7 +28,7 @@ _SEED = 90_001
 _SLACK = 0.25  # of the range of the outputs, that a further context may go beyond it
 
 
-class _Density(Protocol):
+class _Model(Protocol):
     """What is asked here of a :class:`~danp_lib.models.convnp.NeuralProcess`."""
 
     def context_log_density(self, context: PointSet) -> Tensor: ...
@@ -61,7 +61,7 @@ class TrainingContexts(Configuration):
     @classmethod
     def measure(
         cls,
-        model: _Density,
+        model: _Model,
         task_generator: TaskGenerator,
         context_size: tuple[int, int],
         *,
@@ -96,7 +96,7 @@ class TrainingContexts(Configuration):
         y = torch.cat(outputs)
         return cls((float(y.min()), float(y.max())), tuple(sizes), task_generator.noise)
 
-    def complaint(self, model: _Density, context: PointSet) -> str | None:
+    def complaint(self, model: _Model, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""
         if not context.mask.any():
             return None
@@ -139,7 +139,7 @@ def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tenso
         torch.where(real, predictive.cov_factor, 0.0),
         torch.where(real, predictive.cov_diag, 0.5 / math.pi),
     )
-    return masked.log_prob_unchecked(context.blanked().y) / context.sizes.clamp(min=1)
+    return masked.log_prob(context.blanked().y, check=False) / context.sizes.clamp(min=1)
 
 
 checking_contexts = ContextVar("checking_contexts", default=True)

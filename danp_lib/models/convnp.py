@@ -21,9 +21,9 @@ from danp_lib._config import (
     PositiveFloat,
     PositiveInt,
 )
-from danp_lib.data.domain import Box, Domain, Grid
+from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet, check_tensors
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
@@ -50,9 +50,9 @@ class ConvNPConfig(Configuration):
 
     #: Box that every input must lie in, (lower, upper) or such a pair for each of several
     #: dimensions; the grid covers it.
-    domain: Box = (-2.0, 2.0)
+    domain: Bounds = (-2.0, 2.0)
     points_per_unit: PositiveInt = 64  #: Grid points per unit of x.
-    margin: NonNegativeFloat = 0.1  #: Distance by which the grid reaches past the domain.
+    margin: NonNegativeFloat = 0.1  #: Least distance by which the grid reaches past the domain.
     unet: Literal["paper", "full-resolution"] = "full-resolution"  #: See :mod:`danp_lib.nn.unet`.
     channels: PositiveInt = 64  #: Channels of every layer of the U-Net.
     num_layers: PositiveInt = 6  #: Number of halvings of the U-Net.
@@ -82,14 +82,18 @@ class ConvNPConfig(Configuration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.conditioned and not self.rank:
+            raise ValueError(
+                "conditioned must be false where rank is 0: independent outputs say nothing of "
+                "each other."
+            )
         if self.largest_noise and not (
-            0.0 < self.observation_noise <= self.largest_noise and self.conditioned and self.rank
+            0.0 < self.observation_noise <= self.largest_noise and self.conditioned
         ):
             raise ValueError(
                 "largest_noise must be 0, or at least an observation_noise above 0 with a "
-                f"conditioned model of rank 1 or more, got {self.largest_noise} with "
-                f"observation_noise={self.observation_noise}, conditioned={self.conditioned} and "
-                f"rank={self.rank}."
+                f"conditioned model, got {self.largest_noise} with "
+                f"observation_noise={self.observation_noise} and conditioned={self.conditioned}."
             )
         box = self.grid.domain
         farthest = max(map(abs, (*box.lower, *box.upper)))
@@ -188,7 +192,7 @@ class ConvNPCore(nn.Module):
             index: Which output, one for the batch or one a row, ``(batch,)``.
         """
         is_noisy = isinstance(index, int) and index > 0
-        if not self.config.conditioned or self.config.rank == 0 or is_noisy:
+        if not self.config.conditioned or is_noisy:
             return self.decode(features, xt, index)
         given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
         xs = [xt, *(points.blanked().x for _, points in given)]
@@ -230,6 +234,7 @@ class ConvNPCore(nn.Module):
         mean, raw = (total.expand(-1, 2) / count.clamp(min=1.0)).split(1, dim=1)
         precision = F.softplus(raw) * (count > 0)
         least, largest = self.config.observation_noise, self.config.largest_noise
+        # Outputs of order one then reach the ends of a range of 1:30, which are at 1.7.
         return NoiseBelief.guess(least, largest, mean=2.0 * mean, precision=precision)
 
     def at_context(self, features: Tensor, context: PointSet) -> LowRankNormal:
@@ -290,9 +295,10 @@ class ConvNPCore(nn.Module):
     ) -> None:
         """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
         dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
+        check_kind(PointSet, **dict(sets))
         inputs = {f"{name}.x": points.x for name, points in sets}
         if xt is not None:
-            check_tensors(**{name_of_xt: xt})
+            check_kind(Tensor, **{name_of_xt: xt})
             if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
                 raise ValueError(
                     f"{name_of_xt} must have shape (batch, points, {domain.dim_x}), got "

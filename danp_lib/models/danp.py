@@ -66,7 +66,7 @@ class DANPConfig(Configuration):
         return NoiseSchedule(self.beta, self.num_levels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncodedContext:
     """The part of the computation that all samples of a task share."""
 
@@ -75,7 +75,7 @@ class EncodedContext:
     features: Tensor  #: The U-Net's for the noisiest level, ``(tasks, channels, grid)``.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AuxiliarySamples:
     """Samples of the auxiliary sets; the samples of a task are successive rows."""
 

@@ -28,7 +28,7 @@ from danp_lib.distributions.gaussian import LowRankNormal
 _CELLS = 24  # of the midpoint rule in log sigma: for a range of 1:300, 27 % a cell
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NoiseBelief:
     """Probabilities of the standard deviation of the noise."""
 

@@ -39,7 +39,7 @@ _LEVEL_COLORS = (ORANGE, "#B0560F", "#833A1B", "#4F2320", "#6B5A57", "#8F7F7B")
 
 
 def level_style(level: int) -> tuple[str, str]:
-    """Color and marker of a level: orange where it is clean, darker the noisier it is."""
+    """Color and marker of a level: orange where clean, then darker, from level 4 on paler."""
     check_at_least(0, level=level)
     index = level % len(_LEVEL_COLORS)
     # Beyond the last shade they repeat, with other markers.

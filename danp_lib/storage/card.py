@@ -29,7 +29,7 @@ class Card(Configuration):
     minutes: NonNegativeFloat
     hardware: Hardware
     #: Log-likelihood of the weights on the validation tasks, in nats per target, one number a
-    #: level, the clean level first; ``None`` where the run did not get that far.
+    #: level, the clean level first; ``None`` where they were not validated.
     validation: tuple[float, ...] | None
     commit: str | None  #: The library's commit in git, if known.
     danp_lib: str

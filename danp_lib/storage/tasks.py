@@ -73,8 +73,14 @@ def write_benchmarks(folder: str | os.PathLike[str]) -> None:
             **versions(),
         }
         save_tasks(paths[dataset], make_benchmark(dataset), metadata=metadata)
-        _check_hash(paths[dataset], hashes.setdefault(dataset, sha256(paths[dataset])))
-    write_atomically(folder / HASHES, json.dumps(hashes, indent=2) + "\n")
+        found = sha256(paths[dataset])
+        if hashes.setdefault(dataset, found) != found:
+            paths[dataset].unlink()
+            raise ValueError(
+                f"{dataset} must have SHA-256 {hashes[dataset]}, got {found}: this machine or "
+                "version of PyTorch draws another set."
+            )
+        write_atomically(folder / HASHES, json.dumps(hashes, indent=2) + "\n")
 
 
 def benchmark_path(dataset: str) -> Path:

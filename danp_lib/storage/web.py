@@ -161,6 +161,8 @@ def export_page(
     model: DANP, name: str, folder: str | os.PathLike[str], **options: Any
 ) -> tuple[Path, ...]:
     """Write a page that works as it is: :func:`model_script`, the engine's and an index.html."""
+    if f"{name}.js" == PAGE_SCRIPT:
+        raise ValueError(f"name must be another than {name!r}, which the engine's script has.")
     texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
     texts["index.html"] = _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT)
     for file, text in texts.items():

@@ -31,14 +31,14 @@ class TrainingConfig(Configuration):
     learning_rate: PositiveFloat = 1e-3  #: Adam's peak rate.
     muon_learning_rate: PositiveFloat = 1e-2  #: Muon's peak rate.
     muon_weight_decay: NonNegativeFloat = 0.0  #: Share of the weights lost by a step at rate 1.
-    #: Constant, or down to zero at the last step, as half a cosine or the square of the time left.
+    #: Constant, or down to zero after the last step, as half a cosine or the squared time left.
     schedule: Literal["constant", "cosine", "quadratic"] = "cosine"
     warmup_steps: NonNegativeInt = 200  #: Steps over which the rates rise to their peaks.
     gradient_clip: PositiveFloat | None = 1.0  #: Largest norm of the gradient.
     #: Added to the diagonal of the predictive covariance at first, in squared units of y.
     jitter: NonNegativeFloat = 0.0
     jitter_steps: NonNegativeInt = 0  #: Number of steps with jitter.
-    #: A geometric one falls to the variance floor at the last of them.
+    #: A geometric one falls towards the variance floor, which the step after them would have.
     jitter_schedule: Literal["constant", "geometric"] = "constant"
     #: Below it the loss of a task is robust, in nats per target; see
     #: :func:`~danp_lib.training.objective.training_loss`.

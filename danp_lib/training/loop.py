@@ -28,7 +28,7 @@ from danp_lib.training.resume import Record, RunState, load_state, save_snapshot
 
 
 class NonFiniteLossError(ValueError):
-    """The loss or its gradient is NaN or infinite; the message says why."""
+    """The loss or its gradient is NaN or infinite; on a CPU the message says why."""
 
 
 class Update(NamedTuple):
@@ -120,7 +120,9 @@ def _record(state: RunState, updates: list[Update], validation: list[list[Masked
         for parts in zip(*updates, strict=True)
     )
     if not (values.isfinite().all() and norms.isfinite().all()):
-        raise NonFiniteLossError("the loss or its gradient is not finite.")
+        raise NonFiniteLossError(
+            f"the loss or its gradient is not finite in the last steps up to {state.step}."
+        )
     means = [values[levels == f].mean().item() for f in range(state.model.num_levels + 1)]
     record: Record = {
         "step": state.step,

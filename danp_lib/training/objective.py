@@ -80,7 +80,7 @@ def batch_log_likelihood(
     r"""Nats per target of each task, :math:`\log p_\theta(y_f \mid \cdot) / N_t`, ``(batch,)``."""
     predictive = model.level_predictive(batch)
     jittered = LowRankNormal(predictive.loc, predictive.cov_factor, predictive.cov_diag + jitter)
-    return jittered.log_prob_unchecked(batch.target.y) / batch.target.num_points
+    return jittered.log_prob(batch.target.y, check=False) / batch.target.num_points
 
 
 def training_loss(log_likelihood: Tensor, *, robust_threshold: float | None) -> Tensor:
@@ -111,7 +111,8 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
         predictive = model.level_predictive(batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs are so large that the predictive is not finite"
-    bad = (~predictive.log_prob_unchecked(batch.target.y).isfinite()).nonzero().flatten().tolist()
+    values = predictive.log_prob(batch.target.y, check=False)
+    bad = (~values.isfinite()).nonzero().flatten().tolist()
     if bad:
         return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
     if loss.isfinite():

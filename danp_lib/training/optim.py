@@ -88,6 +88,8 @@ class Optimizer:
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(named.values())
+        if not self.parameters:
+            raise ValueError("model must have a parameter that is not frozen, got none.")
         model.zero_grad()  # of an earlier use
         device = self.parameters[0].device
         self.clip = math.inf if config.gradient_clip is None else config.gradient_clip
@@ -108,7 +110,8 @@ class Optimizer:
         self.adam_rate = torch.tensor(config.learning_rate, device=device)
         self.muon_rate = torch.tensor(config.muon_learning_rate, device=device)
         captured = device.type == "cuda"
-        self.adam = torch.optim.Adam(self.rest, lr=self.adam_rate, capturable=captured, fused=True)
+        group = {"params": self.rest}  # may be empty, as a bare list may not
+        self.adam = torch.optim.Adam([group], lr=self.adam_rate, capturable=captured, fused=True)
 
     def set_factor(self, factor: float) -> None:
         """Set the rates to their peaks times a factor."""

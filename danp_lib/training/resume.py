@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,9 +117,10 @@ def save_snapshot(folder: Path, state: RunState) -> None:
 def load_state(folder: Path, state: RunState) -> list[Record]:
     """Take over a run from a folder, if there is one: its records up to where it goes on.
 
-    It must be the same run, up to what its weights do not depend on: how often it is logged and
-    validated, on how many batches, and, where the schedule is constant, how long it is. Another run
-    is refused with a ``ValueError``, and so is a damaged one.
+    It must be the same run, up to what its training does not depend on: how often it is logged and
+    validated, on how many batches (of a run that keeps its best weights, the same), and, where the
+    schedule is constant, how long it is. Another run is refused with a ``ValueError``, and so is a
+    damaged one.
     """
     path = folder / STATE
     if not path.exists():
@@ -129,9 +131,10 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
             metadata = stored.metadata() or {}
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         there, step = json.loads(metadata["description"]), int(metadata["step"])
-        kind = config_class(there["model"])  # what an older version left out has its default
-        there["config"] = to_dict(from_dict(kind, there["config"]))
-        there["training"] = to_dict(TrainingConfig.from_provenance(there["training"]))
+        with suppress(LookupError, ValueError):  # of a model or settings unknown here
+            there["training"] = to_dict(TrainingConfig.from_provenance(there["training"]))
+            kind = config_class(there["model"])  # what an older version left out has its default
+            there["config"] = to_dict(from_dict(kind, there["config"]))
         # The description holds no device, but each kind's random numbers have a state of one size.
         same = tensors["generator"].shape == state.generator.get_state().shape
         there["device"] = here["device"] if same else "another kind"
@@ -166,7 +169,9 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     stored, asked = dict(_leaves(there)), dict(_leaves(here))
     length, schedule = "training.num_steps", asked["training.schedule"]
     # What the weights of a step do not depend on.
-    free = ["log_every", "validate_every", "num_validation_batches", "keep_best"]
+    free = ["log_every", "validate_every", "keep_best"]
+    # Lower ends of intervals from other numbers of tasks cannot be compared.
+    free += [] if asked["training.keep_best"] else ["num_validation_batches"]
     reason = f"; a {schedule} schedule depends on it"
     if schedule == "constant":
         reason = f"; the run has made {step}"

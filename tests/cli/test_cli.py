@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 import torch
+from contracts import small_config
 from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
 from danp_lib._config import to_dict
-from danp_lib._files import DATA_VARIABLE
+from danp_lib._files import DATA_VARIABLE, check_writable
 from danp_lib.cli import predict as cli_predict
 from danp_lib.cli.evaluate import render_table
 from danp_lib.cli.main import app
@@ -59,7 +60,7 @@ from danp_lib.storage.pretrained import pretrained_path
 from danp_lib.storage.tasks import benchmark_tasks
 from danp_lib.training import loop, recipes
 from danp_lib.training.objective import BatchConfig
-from danp_lib.training.recipes import Recipe
+from danp_lib.training.recipes import Recipe, build_model
 
 TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 INDEPENDENT = replace(TINY, rank=0)
@@ -709,6 +710,9 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     )
     assert card.validation is not None
     assert len(card.validation) == 4
+    contexts = load_checkpoint(path).training_contexts
+    assert contexts is not None
+    assert [part.largest for part in contexts.sizes] == [1, 2, 4, 8, 16, 30]
     assert card.danp_lib == version("danp_lib")
     assert (card.torch, card.hardware.gpu) == (torch.__version__, None)
     assert path.with_suffix(".md").read_text(encoding="utf-8") == render_card(card)
@@ -721,6 +725,40 @@ def test_train_makes_a_checkpoint_with_its_card(tiny: Path) -> None:
     assert shown["card"]["sha256"] == card.sha256
     # What the header says is not said again.
     assert not shown["card"].keys() & (shown.keys() | header.provenance.keys())
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [({"validation": [0.5], "kept": 2}, (2, (1.0,))), ({}, (None, None))],
+)
+def test_the_card_is_of_the_weights_that_are_shipped(
+    last: dict[str, Any],
+    expected: tuple[int | None, tuple[float] | None],
+    tiny: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = [{"step": 2, "validation": [1.0]}, {"step": 3, "minutes": 0.2, **last}]
+    monkeypatch.setattr(loop, "train", lambda *_, **__: history)
+    options = ("--model", "convcnp", "--dataset", "gp", "--recipe", "paper", "--max-minutes", 1e-9)
+    good("train", *options, "--compile", "--out", "m.safetensors")
+    card = read_card(tiny / "m.safetensors")
+    assert (card.steps, card.kept_step, card.validation) == (3, *expected)
+    assert card.command.endswith("--out m.safetensors --compile")
+
+
+def test_a_model_of_ones_own_may_lie_beside_any_json(tiny: Path) -> None:
+    convgnp = build_model("convgnp", small_config(), seed=0)
+    Fitted(convgnp).save(tiny / "m.safetensors")
+    write(tiny / "m.json", '{"mine": 1}')
+    assert "card" not in json.loads(good("info", "m.safetensors", "--json"))
+
+
+def test_what_is_no_file_is_not_replaced(tiny: Path) -> None:
+    os.mkfifo(tiny / "pipe")
+    says = refused(*TRAIN, "--out", "pipe/m.safetensors")
+    assert "not a folder" in says
+    with pytest.raises(OSError, match="pipe is no regular file"):
+        check_writable(tiny / "pipe")
 
 
 def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danp_lib._config import from_dict, to_dict
-from danp_lib.data.domain import Box, Domain, Grid
+from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.generators import GaussianProcess
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
@@ -36,7 +36,7 @@ class TestDomain:
     @pytest.mark.parametrize(
         "box", [(1.0, 1.0), (2.0, -2.0), (math.nan, 1.0), (0.0, math.inf), ((0.0, 1.0), (3.0, 2.0))]
     )
-    def test_ends_that_make_no_box_are_refused(self, box: Box) -> None:
+    def test_ends_that_make_no_box_are_refused(self, box: Bounds) -> None:
         with pytest.raises(ValueError, match=r"^domain must be .*lower < upper.* got \("):
             Domain.of(box)
 
@@ -92,7 +92,7 @@ class TestConfigurations:
 
     @pytest.mark.parametrize("box", [(-2.0, 2.0), ((-2.0, 2.0), (0.0, 1.0))])
     @pytest.mark.parametrize("make", [GaussianProcess, ConvNPConfig])
-    def test_a_domain_travels_as_json(self, make: Any, box: Box) -> None:
+    def test_a_domain_travels_as_json(self, make: Any, box: Bounds) -> None:
         values = json.loads(json.dumps(to_dict(make(domain=box))))
         assert values["domain"] == json.loads(json.dumps(box))
         assert from_dict(make, values) == make(domain=box)

@@ -70,7 +70,7 @@ class TestStack:
 
     def test_windows_are_stacked_without_their_starts(self) -> None:
         cut: Any = cut_windows(table_of(1, 9), 1.0)
-        with pytest.raises(ValueError, match=r"^tables .*tuple"):
+        with pytest.raises(ValueError, match=r"^tables\[0\] must be a PointSet, got tuple"):
             stack([cut])
 
 

@@ -251,5 +251,5 @@ class TestTaskFiles:
 def test_an_array_is_no_tensor() -> None:
     x = torch.zeros(1, 2, 1)
     for arguments in ((x.numpy(), x), (x, x.numpy()), (x, x, [[True, True]])):
-        with pytest.raises(ValueError, match=r"must be a torch.Tensor, got (ndarray|list); use"):
+        with pytest.raises(ValueError, match=r"must be a Tensor, got (ndarray|list); use"):
             PointSet(*arguments)

@@ -243,9 +243,9 @@ class TestLowRankNormal:
     @pytest.mark.parametrize("rank", RANKS)
     def test_without_checks_nothing_is_refused(self, rank: int) -> None:
         made, y = normal(rank=rank), values(2)
-        assert torch.equal(made.log_prob_unchecked(y), made.log_prob(y))
+        assert torch.equal(made.log_prob(y, check=False), made.log_prob(y))
         made.loc[1, 3] = math.nan
-        assert made.log_prob_unchecked(y).isnan().tolist() == [False, True]
+        assert made.log_prob(y, check=False).isnan().tolist() == [False, True]
 
 
 class TestDiagonalNormal:
@@ -479,3 +479,19 @@ def test_one_index_and_one_number_a_point_are_refused() -> None:
 def test_the_score_of_no_target_is_empty() -> None:
     nothing = LowRankNormal(torch.zeros(3, 0, 1), torch.ones(3, 0, 2), torch.ones(3, 0, 1))
     assert crps(Mixture(torch.zeros(3), nothing), torch.zeros(0, 1)).shape == (0, 1)
+
+
+@pytest.mark.parametrize("method", ["cdf", "icdf"])
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (5, 5)])
+def test_values_without_their_last_dimension_are_refused(method: str, shape: Any) -> None:
+    """They would be broadcast to a value for each pair of points."""
+    normal = DiagonalNormal(torch.zeros(5, 1), torch.ones(5, 1))
+    for made in (normal, Mixture(torch.zeros(3), normal.expand((3,)))):
+        with pytest.raises(ValueError, match=r"a number or \(\.\.\., points, 1\), got"):
+            getattr(made, method)(torch.full(shape, 0.5))
+        assert getattr(made, method)(torch.full((5, 1), 0.5)).shape == (5, 1)
+
+
+def test_a_gaussian_has_a_dimension_of_points() -> None:
+    with pytest.raises(ValueError, match=r"must have shape \(\*batch, points, 1\)"):
+        LowRankNormal(torch.zeros(1), torch.zeros(0), torch.ones(1))

@@ -218,11 +218,14 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     whole = run_benchmark(NAME, Evaluation, **options)
     done: list[int] = []
 
-    def interrupted(model: Any, task: Task, **options: Any) -> TaskRecord:
-        if len(done) == 3:
-            raise KeyboardInterrupt
+    def counted(model: Any, task: Task, **options: Any) -> TaskRecord:
         done.append(int(task.context.sizes))
         return evaluate_task(model, task, **options)
+
+    def interrupted(*arguments: Any, **options: Any) -> TaskRecord:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return counted(*arguments, **options)
 
     monkeypatch.setattr(evaluation_score, "evaluate_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -234,16 +237,30 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     ):
         run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": 5})
     done.clear()
-    monkeypatch.setattr(evaluation_score, "evaluate_task", evaluate_task)
+    monkeypatch.setattr(evaluation_score, "evaluate_task", counted)
     result = run_benchmark(NAME, Evaluation, folder=tmp_path, **options)
+    assert done == [1, 2, 2, 3, 3]
     records = [replace(record, seconds=0.0) for record in result.content.tasks]
     assert records == [replace(record, seconds=0.0) for record in whole.content.tasks]
     path = save_result(tmp_path, result)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_likelihood_in_closed_form_keeps_nothing_on_the_way(tmp_path: Path) -> None:
-    run_benchmark("ceiling-gp", Evaluation, folder=tmp_path)
+@pytest.mark.parametrize("key", ["name", "weights", "tasks", "danp_lib", "torch"])
+def test_what_another_origin_kept_is_refused(key: str, tmp_path: Path) -> None:
+    run_benchmark(NAME, Samples, folder=tmp_path)
+    partial = tmp_path / "danp-gp-samples.partial.json"
+    document = json.loads(partial.read_text(encoding="utf-8"))
+    partial.write_text(json.dumps(document | {key: "other"}), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"be of {key} .* to be resumed, got other"):
+        run_benchmark(NAME, Samples, folder=tmp_path)
+
+
+@pytest.mark.parametrize("estimator", ["both", "autoregressive"])
+def test_a_likelihood_in_closed_form_keeps_nothing_on_the_way(
+    estimator: str, tmp_path: Path
+) -> None:
+    run_benchmark("ceiling-gp", Evaluation, folder=tmp_path, estimator=estimator)
     assert list(tmp_path.iterdir()) == []
 
 

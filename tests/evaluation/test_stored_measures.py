@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,23 @@ from danp_lib.evaluation.results import (
 from danp_lib.evaluation.table import AS_USED, table
 from danp_lib.evaluation.used import Used
 from danp_lib.inference.likelihood import log_likelihood
+from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
 MARGINALS = sorted(results_folder().glob("*-marginals.json"))
 USED = sorted(results_folder().glob("danp-*-used.json"))
+CURVES = sorted(results_folder().glob("*-curve.json"))
 SAMPLES = sorted(results_folder().glob("*-samples.json"))
 ROW = 129
 """Of a set, with 12 context points."""
+
+
+@cache
+def model_of(name: str) -> Any:
+    """The model of a result; its weights are hashed, so once."""
+    return load_model(name)[0]
 
 
 def check_origin(result: Result[Any]) -> None:
@@ -43,7 +53,7 @@ def check_origin(result: Result[Any]) -> None:
     assert "dirty" not in origin.commit
     if origin.weights is not None:
         assert origin.weights == sha256(pretrained_path(origin.name))
-        config = load_model(origin.name)[0].config
+        config = model_of(origin.name).config
         assert from_dict(type(config), result.configuration) == config
 
 
@@ -51,7 +61,7 @@ def task_of(result: Result[Any], row: int) -> tuple[Any, Task, torch.Generator]:
     """The model, a task, and the generator that its samples were drawn from."""
     tasks = benchmark_tasks(result.origin.dataset)
     streams = spawn(torch.Generator().manual_seed(result.origin.seed), tasks.batch_size)
-    return load_model(result.origin.name)[0], tasks[row], streams[row]
+    return model_of(result.origin.name), tasks[row], streams[row]
 
 
 @pytest.mark.parametrize("path", MARGINALS, ids=lambda path: path.stem)
@@ -125,6 +135,16 @@ def test_curves_are_of_what_is_shipped_and_begin_as_they_did(path: Path) -> None
     )
     # Another processor rounds differently, and the network passes that on.
     assert float(again.values) / 50 == pytest.approx(curve.log_likelihood[0], abs=0.05)
+
+
+@pytest.mark.parametrize("path", CURVES, ids=lambda path: path.stem)
+def test_learning_curves_are_of_what_is_shipped_and_cards_of_the_step_kept(path: Path) -> None:
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    card = read_card(pretrained_path(path.stem.removesuffix("-curve")))
+    assert stored["weights"] == card.sha256
+    by_step = {entry["step"]: entry["by_level"] for entry in stored["validation"]}
+    assert tuple(by_step[card.kept_step or card.steps]) == card.validation
+    assert stored["curve"][-1]["step"] == card.steps
 
 
 @pytest.mark.parametrize("name", ["danp-sawtooth", "danp-sawtooth-paper"])

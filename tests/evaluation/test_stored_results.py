@@ -25,6 +25,7 @@ from danp_lib.evaluation.score import ESTIMATORS, Evaluation, evaluate_task
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.storage.card import read_card
+from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
@@ -58,7 +59,7 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
         return
     weights = pretrained_path(origin.name)
     assert origin.weights == sha256(weights) == read_card(weights).sha256
-    config = load_pretrained(origin.name).config
+    config = read_header(weights).config
     assert from_dict(type(config), result.configuration) == config
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 import torch
 
 import danp_lib.fitting.fit as fitting
-from danp_lib import PointSet, fit, load_fitted
+from danp_lib import NoiseSchedule, PointSet, fit, load_fitted
+from danp_lib._config import to_dict
 from danp_lib.fitting.fit import Interrupted
+from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.storage.checkpoint import CheckpointError
 
@@ -52,6 +56,7 @@ def test_scores_stand_beside_those_of_others_on_the_same_functions(fitted: Any) 
     assert {score.num_functions for score in fitted.scores.values()} == {14}
     best = fitted.scores["gp"]
     assert fitted.scores["danp"].behind == 0.0
+    assert fitted.scores["convgnp"].behind != 0.0
     assert best.behind == pytest.approx(
         fitted.scores["danp"].log_likelihood - best.log_likelihood, abs=1e-9
     )
@@ -97,8 +102,13 @@ def test_a_checkpoint_gives_back_the_model_to_the_last_bit(fitted: Any, tmp_path
 def test_predictions_are_of_several_functions_and_bounded_by_the_domain(fitted: Any) -> None:
     context, x = some_context()
     two = PointSet(context.x.expand(2, -1, -1), torch.stack([context.y[0], -context.y[0]]))
-    both = fitted.predict(two, x, num_samples=64)
+    generator = torch.Generator().manual_seed(0)
+    both = fitted.predict(two, x, num_samples=64, generator=generator)
     assert both.mean.shape == (2, 3, 1)
+    generator.manual_seed(0)
+    for row in range(2):  # one stream a function, in their order
+        alone = fitted.predict(two[row], x, num_samples=64, generator=generator)
+        torch.testing.assert_close(both.mean[row], alone.mean[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="domain"):
         fitted.predict(context, torch.tensor([40.0]))
 
@@ -125,6 +135,104 @@ def test_a_season_is_taken_out_of_windows_and_put_back_into_predictions() -> Non
     with pytest.warns(RecordsWarning, match="only 12"):
         plain = fit(series(), **columns, compare=("gp",), **SHORTER)
     assert plain.scaling.y_unit > 3.0
+
+
+def test_what_is_held_out_reaches_the_scores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, found = [], []
+    real = FittedGaussianProcess.fit
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        processes.append(real(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(FittedGaussianProcess, "fit", noted)
+    columns: dict[str, Any] = {"x": "time", "y": "celsius", "width": 2.0, "period": 1.0}
+    for factor in (1.0, 3.0):
+        frame = series()
+        frame.loc[288:, "celsius"] *= factor  # the last fifth of the time
+        with pytest.warns(RecordsWarning, match="only 12"):
+            found.append(fit(frame, **columns, compare=("gp",), **SHORTER))
+    one, other = found
+    assert to_dict(one.scaling) == to_dict(other.scaling)
+    assert one.season == other.season
+    assert [process.scales for process in processes] == [processes[0].scales] * 2
+    torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=0, atol=0)
+    for name in ("convgnp", "gp"):
+        assert one.scores[name].log_likelihood > other.scores[name].log_likelihood + 0.1
+
+
+def test_a_run_with_a_season_goes_on_though_its_last_digits_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Least squares do not give the same bits in every call, and the season is what is left."""
+    frame = series().assign(celsius=lambda f: 300.0 + 0.01 * f["celsius"])
+    columns: dict[str, Any] = {"x": "time", "y": "celsius", "width": 2.0, "period": 1.0}
+    options: dict[str, Any] = {**columns, **SHORTER, "compare": (), "folder": tmp_path}
+    real, exact = vars(fitting)["train"], torch.linalg.lstsq
+
+    def stopped(*arguments: Any, **others: Any) -> Any:
+        return real(*arguments, **others, max_minutes=1e-9)
+
+    def moved(*arguments: Any) -> Any:
+        return SimpleNamespace(solution=exact(*arguments).solution * (1.0 + 4e-16))
+
+    monkeypatch.setattr(fitting, "train", stopped)
+    with pytest.warns(RecordsWarning), pytest.raises(Interrupted):
+        fit(frame, **options)
+    monkeypatch.setattr(fitting, "train", real)
+    monkeypatch.setattr(torch.linalg, "lstsq", moved)
+    with pytest.warns(RecordsWarning):
+        assert fit(frame, **options).season is not None
+
+
+def test_options_reach_the_data_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def stop(name: str, data: Any, folder: Any, progress: bool) -> None:
+        kept.append(data)
+        raise Interrupted
+
+    monkeypatch.setattr(fitting, "_trained", stop)
+    late = days().assign(hour=lambda f: f["hour"] + 100.0 * f["day"])
+    with pytest.raises(Interrupted):
+        fit(
+            late,
+            **COLUMNS,
+            own_start=True,
+            num_levels=3,
+            final_variance=0.2,
+            max_context=5,
+            num_targets=6,
+            num_steps=40,
+            seed=3,
+        )
+    (data,) = kept
+    config, run = data.architecture("danp"), data.run
+    assert data.layout.own_start
+    assert data.scaling.x_unit == pytest.approx(15 / 4)
+    assert NoiseSchedule(config.beta, 3).variance(3) == pytest.approx(0.2)
+    assert (config.num_levels, config.num_auxiliary) == (3, 6)
+    assert (run.num_steps, run.seed) == (40, 3)
+    assert (run.batch.context_size, run.batch.num_targets) == ((0, 5), 6)
+
+
+def test_functions_that_are_short_beside_the_range_of_all_are_said_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stop(*_: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(fitting, "_trained", stop)
+    apart = days().assign(hour=lambda f: f["hour"] + 120.0 * f["day"])
+    with (
+        pytest.warns(RecordsWarning, match=r"span 0\.18% of those of all.*by own_start"),
+        pytest.raises(Interrupted),
+    ):
+        fit(apart, **COLUMNS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(Interrupted):
+            fit(apart, **COLUMNS, own_start=True)
 
 
 def test_forecasts_have_their_targets_after_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +267,8 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
         fit(days(), **options)
     monkeypatch.setattr(fitting, "train", real)
     resumed = fit(days(), **options)
+    assert resumed.model.training_contexts is not None
+    assert [part.largest for part in resumed.model.training_contexts.sizes] == [1, 2, 4, 8]
     context, x = some_context()
     assert torch.equal(resumed.predict(context, x).mean, whole.predict(context, x).mean)
     with pytest.raises(ValueError, match="digest"):

@@ -148,3 +148,25 @@ def test_groups_may_be_dates(unit: str) -> None:
     records = read_records(frame, x="h", y="y", group="day")
     assert records.functions.sizes.tolist() == [3, 3]
     assert records.functions.y.flatten().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("by", ["time", "blocks"])
+def test_series_that_are_too_short_to_be_divided_are_left_out_and_counted(by: Any) -> None:
+    frame = pd.DataFrame(
+        {"g": ["a"] * 30 + ["b"] * 7, "x": [*range(30), *range(7)], "y": [0.0] * 30 + [1.0] * 7}
+    )
+    table = read_records(frame, group="g")
+    generator = torch.Generator().manual_seed(0)
+    with pytest.warns(RecordsWarning, match=r"^series with fewer than 10 points were left out: 1"):
+        seen, unseen = divide(table, 0.2, by, generator=generator)
+    assert int(seen.functions.mask.sum() + unseen.functions.mask.sum()) == 30
+    assert not seen.functions.y.any()
+    with pytest.raises(ValueError, match="must hold 10 points to be divided, got 7 at most"):
+        divide(table[torch.tensor([1])], 0.2, by, generator=generator)
+
+
+def test_a_window_of_dates_is_in_years() -> None:
+    dates = pd.date_range("2020-01-01", periods=48, freq="h")
+    table = read_records(pd.DataFrame({"x": dates, "y": 0.0}))
+    with pytest.raises(ValueError, match=r"window of width 24\.0 years: width must"):
+        windows_of(table, 24.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contracts import small_config
+from contracts import seeded, small_config
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.inference.compiling import can_compile, compile_unet
@@ -23,7 +23,8 @@ def test_without_a_compiler_or_a_cpu_nothing_is_compiled(monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
 @pytest.mark.skipif(not can_compile("cpu"), reason="there is no C++ compiler")
 def test_a_compiled_network_predicts_the_same() -> None:
-    model = DANP(DANPConfig(base=small_config(rank=4), num_levels=1, num_auxiliary=10)).eval()
+    config = DANPConfig(base=small_config(rank=4), num_levels=1, num_auxiliary=10)
+    model = seeded(DANP, config, dtype=torch.float32).eval()
     task = Sawtooth().sample_task(
         1, context_size=5, num_targets=10, generator=torch.Generator().manual_seed(0)
     )

@@ -319,7 +319,7 @@ def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
 
 
 def baseline(kind: type[ConvCNP] = ConvCNP) -> ConvCNP:
-    return kind(ConvNPConfig(**SMALL, rank=0)).double()  # type: ignore[arg-type]
+    return with_weights(kind, ConvNPConfig(**SMALL, rank=0))  # type: ignore[arg-type]
 
 
 def test_baseline_ignores_the_pool_and_the_samples() -> None:

@@ -15,7 +15,7 @@ from danp_lib.data.noising import mask_levels
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
-from danp_lib.models.convnp import ConvCNP, ConvGNP
+from danp_lib.models.convnp import ConvGNP
 from danp_lib.models.danp import DANP, DANPConfig
 
 NUM_TARGETS = 5
@@ -263,11 +263,3 @@ def test_with_noise_repeated_values_are_evidence_and_contradictory_ones_are_aver
     assert 0.25 < float(twice.variance) < float(once.variance)
     assert float((twice.mean - 0.3).abs()) < float((once.mean - 0.3).abs())
     torch.testing.assert_close(apart.mean, twice.mean)
-
-
-def test_independent_outputs_stay_as_they_are() -> None:
-    plain, model = (
-        seeded(ConvCNP, small_config(rank=0, conditioned=choice)) for choice in (False, True)
-    )
-    context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
-    assert_same(model.predict(context, xt), plain.predict(context, xt), 0.0)

@@ -17,8 +17,14 @@ from contracts import (
 )
 from torch import Tensor, nn
 
+from danp_lib.data.generators import Sawtooth
+from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.exact.gp import GaussianProcessOracle
+from danp_lib.exact.sawtooth import SawtoothOracle
+from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import (
     ConvCNP,
     ConvGNP,
@@ -239,7 +245,27 @@ def test_function_transforms_take_the_derivative_that_autograd_takes() -> None:
 def test_what_is_no_tensor_and_an_empty_batch_are_refused() -> None:
     model = seeded(ConvGNP, small_config())
     context, xt = draw_set(2, 5, 0), draw_set(2, 4, 1).x
-    with pytest.raises(ValueError, match=r"xt must be a torch.Tensor, got ndarray"):
+    with pytest.raises(ValueError, match=r"xt must be a Tensor, got ndarray"):
         model(context, xt.numpy())
     with pytest.raises(ValueError, match=r"batch sizes must agree .* and not be 0"):
         model(context[:0], xt[:0])
+
+
+def test_independent_outputs_cannot_be_conditioned() -> None:
+    with pytest.raises(ValueError, match="conditioned must be false where rank is 0"):
+        ConvNPConfig(rank=0, conditioned=True)
+
+
+def test_a_task_in_the_place_of_its_context_is_named() -> None:
+    task = Sawtooth().sample_task(1, num_targets=3, generator=torch.Generator().manual_seed(0))
+    model: Any = seeded(ConvGNP, small_config(), dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"^context must be a PointSet, got Task"):
+        model.predict(task, task.xt)
+    with pytest.raises(ValueError, match=r"^task must be a Task, got PointSet"):
+        log_likelihood(model, task.context, generator=torch.Generator())  # type: ignore[arg-type]
+    for call in (GaussianProcessOracle().predict, SawtoothOracle().predict):
+        with pytest.raises(ValueError, match=r"^xt must be a Tensor, got ndarray; use"):
+            call(task.context, task.xt.numpy())  # type: ignore[arg-type]
+    for made in (lambda x: Observations(table=x), Scaling.fit):
+        with pytest.raises(ValueError, match=r"^table must be a PointSet, got Tensor"):
+            made(task.xt)  # type: ignore[arg-type]

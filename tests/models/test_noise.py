@@ -175,7 +175,7 @@ def test_without_any_point_the_noise_is_log_uniform() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"observation_noise": 0.0}, {"observation_noise": 2.0}, {"conditioned": False}, {"rank": 0}],
+    [{"observation_noise": 0.0}, {"observation_noise": 2.0}, {"conditioned": False}],
 )
 def test_a_range_of_noise_needs_a_least_one_and_a_conditioned_model(
     changes: dict[str, float],

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from contracts import draw_set, pad
+from contracts import draw_set, pad, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -171,7 +171,7 @@ class TestNearby:
         generator = torch.Generator().manual_seed(seed)
         x = draw_set(2, size, seed).x.float()
         features = torch.randn(rows, 6, len(GRID), generator=generator)
-        pointwise, then = nn.Conv2d(6, 6, 1), nn.Linear(6, 4) if layer else None
+        pointwise, then = seeded(nn.Conv2d, 6, 6, 1), seeded(nn.Linear, 6, 4) if layer else None
         results = []
         for dtype in (torch.float32, torch.float64):
             decode = SetConvDecoder(scale).to(dtype)
@@ -187,10 +187,22 @@ class TestNearby:
             tolerance = 1e-5 * float(exact.detach().abs().max()) + 1e-5
             torch.testing.assert_close(near.double(), exact, rtol=1e-4, atol=tolerance)
 
+    def test_inputs_have_the_derivative_of_the_whole_grid(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        h, x = torch.randn(1, 6, len(GRID), generator=generator), draw_set(1, 5, 0, width=1.9).x
+        slopes = []
+        for dtype in (torch.float32, torch.float64):
+            pointwise = seeded(nn.Conv2d, 6, 4, 1, dtype=dtype)
+            at, decode = x.to(dtype).requires_grad_(), SetConvDecoder(0.125).to(dtype)
+            out = decode(h.to(dtype), GRID.to(dtype), at, pointwise)
+            slopes.append(torch.autograd.grad(out.square().sum(), at)[0].double())
+        tolerance = 1e-4 * float(slopes[1].abs().max())
+        torch.testing.assert_close(*slopes, rtol=1e-4, atol=tolerance)
+
     def test_second_derivatives_by_the_features_are_right(self) -> None:
         decode = SetConvDecoder(0.125)
         decode.log_scale.requires_grad_(False)
-        pointwise, x = nn.Conv2d(6, 6, 1), draw_set(2, 3, 0).x.float()
+        pointwise, x = seeded(nn.Conv2d, 6, 6, 1, dtype=torch.float32), draw_set(2, 3, 0).x.float()
         h = torch.randn(2, 6, len(GRID), generator=torch.Generator().manual_seed(0))
         h.requires_grad_()
         grid = GRID.float()

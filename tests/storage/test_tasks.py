@@ -236,3 +236,35 @@ def test_unknown_sets_are_refused_by_name() -> None:
     for function in (benchmark_tasks, benchmark_path, make_benchmark):
         with pytest.raises(ValueError, match=r"^dataset .*'sine'"):
             function("sine")
+
+
+def test_sets_that_were_begun_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "CONTEXT_SIZES", (0, 1))
+    monkeypatch.setattr(benchmark, "TASKS_PER_SIZE", 1)
+    monkeypatch.setattr(benchmark, "POOL_SIZE", 8)
+    real = benchmark.make_benchmark
+
+    def stopped(dataset: str) -> Task:
+        if dataset == "gp":
+            raise KeyboardInterrupt
+        return real(dataset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "make_benchmark", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            write_benchmarks(tmp_path)
+    write_benchmarks(tmp_path)
+    hashes = json.loads((tmp_path / HASHES).read_text())
+    assert hashes == {name: sha256(tmp_path / f"{name}.safetensors") for name in DATASETS}
+
+
+def test_a_set_that_comes_out_otherwise_is_not_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "CONTEXT_SIZES", (0, 1))
+    monkeypatch.setattr(benchmark, "TASKS_PER_SIZE", 1)
+    monkeypatch.setattr(benchmark, "POOL_SIZE", 8)
+    (tmp_path / HASHES).write_text(json.dumps({"sawtooth": "published"}))
+    with pytest.raises(ValueError, match=r"sawtooth must have SHA-256 published, got .* draws"):
+        write_benchmarks(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [HASHES]

@@ -124,3 +124,10 @@ def test_without_wasmtime_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "wasmtime", None)
     with pytest.raises(ModuleNotFoundError, match="pip install wasmtime"):
         page_script()
+
+
+def test_a_model_by_the_name_of_the_engine_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("wasmtime")
+    with pytest.raises(ValueError, match="name must be another than 'danp-live'"):
+        export_page(tiny(), "danp-live", tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -119,15 +119,6 @@ def test_compiled_code_of_the_likelihood_is_in_one_piece(conditioned: bool) -> N
         torch.testing.assert_close(compiled(model, batch), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_one_level_a_task_is_each_task_at_its_level() -> None:
-    model = tiny_danp()
-    augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=seeded())
-    together = batch_log_likelihood(model, augmented.masked(torch.tensor([2, 0, 1])))
-    for row, level in enumerate([2, 0, 1]):
-        alone = batch_log_likelihood(model, augmented.masked(torch.full((3,), level)))
-        torch.testing.assert_close(together[row], alone[row])
-
-
 def test_jitter_goes_on_the_diagonal_of_the_covariance() -> None:
     model = build_model("convgnp", TINY, seed=0)
     assert isinstance(model, ConvGNP)

@@ -277,3 +277,18 @@ def test_frozen_parameters_stay_and_old_gradients_are_dropped(kind: Any) -> None
     assert len(frozen) == 2
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) == (name in frozen)
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_frozen_parameters_are_left_out(kind: str) -> None:
+    model = small_net()
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="must have a parameter that is not frozen"):
+        optimizer_of(model, kind)
+    kernel = model.get_parameter("0.weight").requires_grad_()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer = optimizer_of(model, kind)
+    kernel.grad = torch.ones_like(kernel)
+    optimizer.step()
+    moved = {name for name, value in model.named_parameters() if not value.equal(before[name])}
+    assert moved == {"0.weight"}

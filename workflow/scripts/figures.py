@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +25,25 @@ from matplotlib.figure import Figure
 
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.results import CEILING, load_result, result_name
-from danp_lib.evaluation.score import Evaluation, TaskRecord, mean_and_ci95
-from danp_lib.evaluation.table import ESTIMATOR_OF
+from danp_lib.evaluation.score import Evaluation, mean_and_ci95
+from danp_lib.evaluation.table import ESTIMATOR_OF, FIGURE_OF
 from danp_lib.plotting import figures as plotting
 from danp_lib.plotting.style import WIDTH
-
-FIGURE_OF = {
-    "sawtooth": "figure-4",
-    "square": "figure-7",
-    "square-released": "figure-7-released",
-    "gp": "figure-9",
-}
-"""The paper's figure of each dataset: average likelihood against context size."""
 
 TITLES = {"samples": "{} joint samples", "density": "density, $S$ = {}"}
 """What a row of panels of the costs shows, with a number of samples."""
 
 
-def curve(tasks: tuple[TaskRecord, ...]) -> plotting.Curve:
-    """Context sizes, average likelihoods and the half-widths of their 95 % intervals."""
-    sizes = sorted({task.context_size for task in tasks})
-    points = [
-        mean_and_ci95(torch.tensor([t.log_likelihood for t in tasks if t.context_size == n]).exp())
-        for n in sizes
-    ]
+def curve(scores: Iterable[tuple[int, float]]) -> plotting.Curve:
+    """Context sizes, average likelihoods and the half-widths of their 95 % intervals.
+
+    The scores are a task's context size and log-likelihood.
+    """
+    logs = defaultdict(list)
+    for size, value in scores:
+        logs[size].append(value)
+    sizes = sorted(logs)
+    points = [mean_and_ci95(torch.tensor(logs[size]).double().exp()) for size in sizes]
     return sizes, [mean for mean, _ in points], [error or 0.0 for _, error in points]
 
 
@@ -56,7 +53,8 @@ def draw_likelihoods(results: Path, dataset: str) -> Figure | None:
     for model, estimator in ESTIMATOR_OF.items():
         path = results / result_name(f"{model}-{dataset}", estimator)
         if path.is_file():
-            curves[model] = curve(load_result(path, Evaluation).content.tasks)
+            tasks = load_result(path, Evaluation).content.tasks
+            curves[model] = curve((task.context_size, task.log_likelihood) for task in tasks)
     ceiling = curves.pop(CEILING, None)
     if not curves:
         return None
@@ -72,11 +70,8 @@ def draw_samples(results: Path) -> Figure | None:
     curves: dict[int, plotting.Curve] = {}
     found = load_result(path, Samples).content.curves
     own = [curve for curve in found if curve.estimator == "model"]
-    sizes = sorted({curve.context_size for curve in own})
     for place, number in enumerate(own[0].num_samples):
-        logs = [[c.log_likelihood[place] for c in own if c.context_size == size] for size in sizes]
-        points = [mean_and_ci95(torch.tensor(values).double().exp()) for values in logs]
-        curves[number] = sizes, [mean for mean, _ in points], [error or 0.0 for _, error in points]
+        curves[number] = curve((c.context_size, c.log_likelihood[place]) for c in own)
     return figure_of(plotting.plot_num_samples(curves))
 
 

@@ -36,7 +36,7 @@
     arriving[name] ??= new Promise((resolve, reject) => {
       // Not fetch: a page opened as a file may not read other files, but may run them.
       const script = document.createElement("script");
-      script.src = new URL(`${name}.js`, folder).href;
+      script.src = new URL(`${encodeURIComponent(name)}.js`, folder).href;
       script.onload = resolve;
       script.onerror = () => {
         delete arriving[name];
