@@ -9,7 +9,7 @@ import torch
 
 from danp_lib.data.generators import NOISY
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.convnp import ConvNPConfig, paper_config
 from danp_lib.models.danp import DANPConfig
 from danp_lib.models.registry import MODELS
 from danp_lib.storage.card import read_card
@@ -34,6 +34,9 @@ def test_the_paper_recipe_is_its_appendix(dataset: str, num_levels: int, beta: f
     made = recipe("paper", model="danp", dataset=dataset)
     assert isinstance(made.model_config, DANPConfig)
     assert (made.model_config.num_levels, made.model_config.beta) == (num_levels, beta)
+    assert made.model_config.base == paper_config()
+    for model, rank in (("convcnp", 0), ("ar-convcnp", 0), ("convgnp", 64)):
+        assert recipe("paper", model=model, dataset=dataset).model_config == paper_config(rank=rank)
     run = made.training
     assert run.num_steps * run.batch.batch_size == 500 * 2**14
     assert (run.optimizer, run.learning_rate, run.schedule) == ("adam", 3e-4, "constant")
