@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -39,11 +40,20 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
 <title>{name}</title>
-<style>body {{ font-family: system-ui, sans-serif; margin: 1rem; }}</style>
+<style>
+body {{ font-family: system-ui, sans-serif; margin: 1rem; }}
+html[data-theme="dark"] {{ background: #14181e; color: #f2f2f2; color-scheme: dark; }}
+</style>
+<script>
+const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+document.documentElement.dataset.theme = dark ? "dark" : "light";
+</script>
 <div class="danp-live" data-model="{name}" data-controls="full">
 <p>In a browser with scripts, a model answers here.</p>
 </div>
+<script src="{model}"></script>
 <script src="{script}"></script>
 """
 
@@ -118,7 +128,11 @@ def _page_config(
     if task_generator is not None:
         config["prior"] = _camel({"name": task_generator.name, **to_dict(task_generator)})
     if scaling != IDENTITY:
-        config["scaling"] = _camel(to_dict(scaling))
+        # One of a single dimension may hold its numbers in tuples.
+        parts = {
+            k: v[0] if isinstance(v, (tuple, list)) else v for k, v in to_dict(scaling).items()
+        }
+        config["scaling"] = _camel(parts)
     return config
 
 
@@ -164,7 +178,9 @@ def export_page(
     if f"{name}.js" == PAGE_SCRIPT:
         raise ValueError(f"name must be another than {name!r}, which the engine's script has.")
     texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
-    texts["index.html"] = _PAGE.format(name=html.escape(name), script=PAGE_SCRIPT)
+    texts["index.html"] = _PAGE.format(
+        name=html.escape(name), model=quote(f"{name}.js", safe=""), script=PAGE_SCRIPT
+    )
     for file, text in texts.items():
         write_atomically(Path(folder) / file, text)
     return tuple(Path(folder) / file for file in texts)

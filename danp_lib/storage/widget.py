@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import anywidget
 from traitlets import Int, List, Unicode
 
+from danp_lib._config import check_at_least
 from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.web import model_script, widget_module
+
+# All widgets of a notebook share their models, so that no two may have one name.
+_numbers = itertools.count(1)
 
 
 class LiveWidget(anywidget.AnyWidget):
@@ -36,13 +41,14 @@ def live_model(
     """
     if not models:
         raise ValueError("models must hold at least one, got none.")
+    check_at_least(1, num_samples=num_samples)
     scripts: dict[str, str] = {}
-    for position, model in enumerate(models, start=1):
+    for model in models:
         if isinstance(model, str):
             prior = read_header(pretrained_path(model)).task_generator
             scripts[model] = model_script(load_pretrained(model), model, task_generator=prior)
         else:
-            name = f"model {position}"
+            name = f"model {next(_numbers)}"
             scripts[name] = model_script(model, name)
     return LiveWidget(
         _esm=widget_module(*scripts.values()),

@@ -587,11 +587,49 @@ def test_keyboard_adds_moves_and_removes(site: Site, open_page: Callable[..., Pa
     moved = page.evaluate(f"{LIVE}.points[2]")
     assert moved == pytest.approx([x + 0.04, max(y - 0.075, -0.25)])
     assert f"x {moved[0]:.2f}".replace("-", "\N{MINUS SIGN}") in str(
-        page.evaluate("document.activeElement.ariaLabel")
+        page.evaluate("document.activeElement.ariaValueText")
     )
     page.keyboard.press("Delete")
     assert page.evaluate(f"{LIVE}.points.length") == 2
     assert page.evaluate("document.activeElement.className") == "danp-point"
+
+
+def test_a_model_is_made_once_however_often_it_is_asked_for(
+    site: Site, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(site.file, "widget.html")
+    page.evaluate(
+        """() => {
+          const make = DANP.createModel;
+          globalThis.made = 0;
+          DANP.createModel = (...all) => { made += 1; return make(...all); };
+        }"""
+    )
+    point = page.locator(".danp-point").first
+    for _ in range(5):
+        point.press("ArrowRight")
+    page.wait_for_function(f"{LIVE}.sampler")
+    page.mouse.click(300, 300)
+    page.evaluate(CURVES)
+    assert page.evaluate("made") == 1
+
+
+def test_points_can_be_cleared_before_the_model_is_there(
+    site: Site, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(site.file, "widget.html")
+    page.evaluate(
+        f"""() => {{
+          const {{ name, points }} = {LIVE};
+          DANP.posters = {{ [name]: {{ points, xt: [-2, 2], curves: [[0, 1]] }} }};
+        }}"""
+    )
+    page.evaluate("document.documentElement.dataset.theme = 'light'")  # draws anew
+    shown = f"{LIVE}.canvas.toDataURL()"
+    before = page.evaluate(shown)
+    page.get_by_role("button", name="Clear").click()
+    assert page.evaluate(f"{LIVE}.points.length") == 0
+    assert page.evaluate(shown) != before
 
 
 def test_controls_change_data_samples_and_level(site: Site, open_page: Callable[..., Page]) -> None:

@@ -109,7 +109,12 @@ def test_page_is_whole(tmp_path: Path) -> None:
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert 'data-model="mine"' in page
     assert 'src="danp-live.js"' in page
+    assert page.index('src="mine.js"') < page.index('src="danp-live.js"')
     assert "://" not in page
+    export_page(tiny(), "50% & #1", tmp_path / "odd")
+    page = (tmp_path / "odd" / "index.html").read_text(encoding="utf-8")
+    assert 'src="50%25%20%26%20%231.js"' in page
+    assert 'data-model="50% &amp; #1"' in page
 
 
 def test_module_is_the_script_with_an_export() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -23,7 +25,10 @@ def tiny() -> DANP:
 
 def test_a_model_s_widget_has_the_scripts_and_the_models() -> None:
     made = live_model("danp-gp", tiny(), points=[(0.0, 0.5)], num_samples=4)
-    assert made.models == ["danp-gp", "model 2"]
+    given, own = made.models
+    assert given == "danp-gp"
+    assert re.fullmatch(r"model \d+", own)
+    assert live_model(tiny()).models != [own]
     assert made._esm.startswith(widget_module()[:50_000])
     for name in made.models:
         assert f'DANP.models["{name}"] = ' in made._esm
@@ -51,5 +56,7 @@ def test_a_notebook_shows_the_widget() -> None:
 def test_there_must_be_a_model_that_a_page_can_run() -> None:
     with pytest.raises(ValueError, match="models must hold at least one"):
         live_model()
+    with pytest.raises(ValueError, match="num_samples must be >= 1"):
+        live_model("danp-gp", num_samples=0)
     with pytest.raises(ValueError, match="multiples of 8 channels"):
         live_model(DANP(DANPConfig(base=ConvNPConfig(unet="paper"), num_levels=2)))

@@ -3,7 +3,7 @@
   "use strict";
   const VARIANCE_FLOOR = 1e-6;
   const KNOWN_VARIANCE = 1e-8;
-  const MOST_INPUTS = 1024; // of one prediction: targets, context and auxiliary points together
+  const MOST_TARGETS = 257; // of one prediction, as the sampler asks for them
 
   class Model {
     constructor(kernels, config, weights) {
@@ -11,7 +11,7 @@
       this.grid = new DANP.setconv.Grid(config);
       this.scales = Array.from(weights["core.encoder.log_scale"].values, Math.exp);
       this.unet = new DANP.UNet(kernels, weights, { ...config, numSets: config.numLevels + 1 });
-      this.head = new DANP.Head(kernels, weights, config, MOST_INPUTS);
+      this.head = new DANP.Head(kernels, weights, config, MOST_TARGETS + config.numLevels * config.numAuxiliary);
     }
 
     #encode(points, level, encoding) {
@@ -31,11 +31,11 @@
     /**
      * Denoise from level F down to `level`, and predict that level at the inputs xt.
      * `draws` are the inputs and the noise of the levels 1 to F: see DANP.drawNoise.
-     * Returns {sets, predictives}, from level 1 on with gaps below `level`, and the target's loc, diag, factor.
+     * Returns {sets}, from level 1 on with gaps below `level`, and the target's loc, diag, factor.
      */
     denoise(prepared, draws, xt, level = 0) {
       const { config, unet, head, kernels } = this, encoding = prepared.encoding.slice();
-      const sets = [], predictives = [];
+      const sets = [];
       let features = unet.outputs[0];
       kernels.heap.floats.set(prepared.features, features);
       for (let f = config.numLevels; f > Math.max(0, level - 1); f--) {
@@ -45,13 +45,12 @@
         const hidden = head.hidden(features, inputs);
         const predictive = head.gaussian(hidden, 0, count, f, VARIANCE_FLOOR);
         sets[f - 1] = { x, y: transform(predictive, draws.noise[f - 1], config.rank) };
-        predictives[f - 1] = predictive;
         if (f === level)
-          return { sets, predictives, ...head.gaussian(hidden, count, xt.length, f, VARIANCE_FLOOR) };
+          return { sets, ...head.gaussian(hidden, count, xt.length, f, VARIANCE_FLOOR) };
         this.#encode(sets[f - 1], f, encoding);
         features = unet.run(encoding);
       }
-      return { sets, predictives, ...this.#clean(features, [prepared.context, ...sets], xt) };
+      return { sets, ...this.#clean(features, [prepared.context, ...sets], xt) };
     }
 
     // The clean level, conditioned on every known point if the model is so set up.
@@ -99,5 +98,4 @@
     if (!script) throw new Error(`no model ${name}: its script is not loaded`);
     return new Model(await DANP.makeKernels(options), script.config, DANP.decodeWeights(script));
   };
-  DANP.transform = transform;
 })((globalThis.DANP = globalThis.DANP || {}));

@@ -7,11 +7,10 @@
   const ROUNDING = 2e-7; // how far points that lie on a wave are from it, in float32
   const NEAR = 0.02; // and points that were set by hand
 
-  /** Mean and standard deviation at xt; null where the covariance is singular. */
+  /** Mean and standard deviation at xt. */
   function exactGP({ x, y }, xt, lengthScale) {
     const n = x.length, { kernel, factor } = DANP.gp, { solveLower } = DANP.algebra;
     const L = factor(x, lengthScale), whitened = Float64Array.from(y), cross = new Float64Array(n);
-    if (!L) return null;
     solveLower(L, n, whitened);
     const mean = new Float64Array(xt.length), sd = new Float64Array(xt.length);
     for (let t = 0; t < xt.length; t++) {
@@ -30,7 +29,7 @@
   /** Draws of a Gaussian process given {x, y}: draws of the prior, moved by what they miss the points by. */
   function drawGP({ x, y }, prior, count, random) {
     const n = x.length, { kernel, factor } = DANP.gp, L = factor(x, prior.lengthScale);
-    return Array.from({ length: L ? count : 0 }, () => {
+    return Array.from({ length: count }, () => {
       const drawn = DANP.priors.gp.draw(prior, random), missed = Float64Array.from(x, (u, i) => y[i] - drawn.at(u));
       DANP.algebra.solveLower(L, n, missed);
       for (let i = n - 1; i >= 0; i--) {
@@ -47,7 +46,7 @@
   const lattice = (size) =>
     Array.from({ length: size }, (_, i) => [(i + 0.5) / size, modulo((i + 0.5) * GOLDEN)]);
 
-  /** The smallest and the largest of pairs, or the given ends. */
+  /** Two numbers, the smaller first. */
   const ordered = (a, b) => (a < b ? [a, b] : [b, a]);
 
   /** The frequencies at which a wave is within `tolerance` of all points, as [direction, lowest, highest]. */
@@ -177,8 +176,7 @@
     if (!(name in DANP.priors) || noise !== 0) return null;
     if (name === "gp") {
       const xt = Float64Array.from({ length: XT }, (_, i) => domain[0] + ((domain[1] - domain[0]) * i) / (XT - 1));
-      const found = exactGP(points, xt, prior.lengthScale);
-      return found ? { xt, ...found } : { why: "The points are too close to each other for the exact posterior." };
+      return { xt, ...exactGP(points, xt, prior.lengthScale) };
     }
     const none = (within) => ({ why: `No ${DANP.priors[name].title} passes within ${within} of all points.` });
     if (name === "square") {

@@ -28,9 +28,11 @@
   function follow(element, layout, draw) {
     const sizes = new ResizeObserver(layout), themes = new MutationObserver(draw);
     sizes.observe(element);
+    globalThis.addEventListener("resize", layout); // a zoom may leave the element's size as it is
     for (const root of [document.documentElement, document.body])
-      themes.observe(root, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
+      themes.observe(root, { attributeFilter: ["data-theme", "data-jp-theme-light", "data-vscode-theme-kind"] });
     return () => {
+      globalThis.removeEventListener("resize", layout);
       sizes.disconnect();
       themes.disconnect();
     };

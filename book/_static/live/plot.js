@@ -1,7 +1,8 @@
 // The picture: axes, samples and the exact posterior on a canvas.
 (function (DANP) {
   "use strict";
-  const MARGIN = { left: 44, right: 12, top: 10, bottom: 26 };
+  const { number } = DANP.parts;
+  const TOP = 10, BOTTOM = 26; // margins, for the labels; those at the sides depend on the labels
 
   /** Round numbers in a range, about `count` of them. */
   function ticks([low, high], count) {
@@ -10,6 +11,13 @@
     const found = [];
     for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
     return found;
+  }
+
+  /** Places of ticks and their texts, of as many decimals as tell neighbours apart. */
+  function labelled(range, count) {
+    const values = ticks(range, count);
+    const digits = Math.max(0, Math.ceil(-Math.log10(values[1] - values[0]) - 1e-9));
+    return values.map((value) => [value, number(value, digits)]);
   }
 
   DANP.Plot = class Plot {
@@ -22,6 +30,20 @@
     setRanges(xRange, yRange, scaling) {
       Object.assign(this, { xRange, yRange });
       this.scaling = scaling ?? { xOffset: 0, xUnit: 1, yOffset: 0, yUnit: 1 };
+      const longest = (labels) => Math.max(...labels.map(([, text]) => text.length));
+      // Of a character of the labels, and half of one.
+      this.left = Math.max(44, 14 + 7 * longest(this.#yTicks()));
+      this.right = Math.max(12, 3.5 * longest(this.#xTicks(8)));
+    }
+
+    #xTicks(count) {
+      const { xOffset, xUnit } = this.scaling;
+      return labelled(this.xRange.map((x) => xOffset + xUnit * x), count);
+    }
+
+    #yTicks() {
+      const { yOffset, yUnit } = this.scaling;
+      return labelled(this.yRange.map((y) => yOffset + yUnit * y), 5);
     }
 
     /** Fit the canvas to its place on the page; returns whether it has one. */
@@ -36,14 +58,14 @@
 
     toPage([x, y]) {
       const [x0, x1] = this.xRange, [y0, y1] = this.yRange;
-      const w = this.width - MARGIN.left - MARGIN.right, h = this.height - MARGIN.top - MARGIN.bottom;
-      return [MARGIN.left + ((x - x0) / (x1 - x0)) * w, MARGIN.top + ((y1 - y) / (y1 - y0)) * h];
+      const w = this.width - this.left - this.right, h = this.height - TOP - BOTTOM;
+      return [this.left + ((x - x0) / (x1 - x0)) * w, TOP + ((y1 - y) / (y1 - y0)) * h];
     }
 
     fromPage(left, top) {
       const [x0, x1] = this.xRange, [y0, y1] = this.yRange;
-      const w = this.width - MARGIN.left - MARGIN.right, h = this.height - MARGIN.top - MARGIN.bottom;
-      return [x0 + ((left - MARGIN.left) / w) * (x1 - x0), y1 - ((top - MARGIN.top) / h) * (y1 - y0)];
+      const w = this.width - this.left - this.right, h = this.height - TOP - BOTTOM;
+      return [x0 + ((left - this.left) / w) * (x1 - x0), y1 - ((top - TOP) / h) * (y1 - y0)];
     }
 
     /**
@@ -59,7 +81,7 @@
       this.#axes(pen, color("rule"), color("muted"));
       pen.save();
       pen.beginPath();
-      pen.rect(MARGIN.left, 0, this.width - MARGIN.left - MARGIN.right, this.height - MARGIN.bottom);
+      pen.rect(this.left, 0, this.width - this.left - this.right, this.height - BOTTOM);
       pen.clip();
       if (band) this.#band(pen, band, color("exact"));
       pen.lineWidth = 2;
@@ -103,7 +125,6 @@
       pen.fillStyle = ink;
       pen.lineWidth = 1;
       pen.font = "12px system-ui, sans-serif";
-      const label = (value) => String(+value.toPrecision(4)).replace("-", "−");
       const line = (...ends) => {
         pen.beginPath();
         for (const [x, y] of ends) pen.lineTo(Math.round(x) + 0.5, Math.round(y) + 0.5);
@@ -111,17 +132,17 @@
       };
       pen.textAlign = "center";
       pen.textBaseline = "top";
-      for (const value of ticks(this.xRange.map((x) => xOffset + xUnit * x), this.width < 500 ? 4 : 8)) {
+      for (const [value, text] of this.#xTicks(this.width < 500 ? 4 : 8)) {
         const [x] = this.toPage([(value - xOffset) / xUnit, 0]);
         line([x, bottom], [x, bottom + 4]);
-        pen.fillText(label(value), x, bottom + 7);
+        pen.fillText(text, x, bottom + 7);
       }
       pen.textAlign = "right";
       pen.textBaseline = "middle";
-      for (const value of ticks(this.yRange.map((y) => yOffset + yUnit * y), 5)) {
+      for (const [value, text] of this.#yTicks()) {
         const [, y] = this.toPage([0, (value - yOffset) / yUnit]);
         line([left, y], [right, y]);
-        pen.fillText(label(value), left - 7, y);
+        pen.fillText(text, left - 7, y);
       }
       line([left, top], [left, bottom], [right, bottom]);
     }

@@ -78,7 +78,7 @@
       const points = { x: this.points.map((p) => p[0]), y: this.points.map((p) => p[1]) };
       const size = Number(this.draws.value), random = DANP.randomness(this.seed, 2);
       if (this.kind.value === "gp") {
-        const sd = DANP.posterior(points, this.prior).sd ?? [0];
+        const sd = DANP.posterior(points, this.prior).sd;
         const mean = sd.reduce((a, b) => a + b, 0) / sd.length, opacity = Math.max(0.2, size ** -0.5);
         return {
           drawn: DANP.exact.drawGP(points, this.prior, size, random).map((f) => [f, opacity]),
@@ -96,11 +96,12 @@
       this.shown = drawn;
       this.drawsKey.textContent = known ? "functions of the exact posterior" : "functions of the prior";
       this.truthKey.hidden = !this.truth.checked;
+      if (known >= MOST_POINTS && document.activeElement === this.reveal) this.other.focus({ preventScroll: true });
       this.reveal.disabled = known >= MOST_POINTS;
       this.status.textContent = known
         ? `${count(known, "point")} known: ${left}.`
         : "Nothing is known yet. Click in the plot, or press the button, to learn a point of the hidden function.";
-      this.canvas.setAttribute("aria-label", `${drawn.length} functions. ${this.status.textContent}`);
+      this.canvas.setAttribute("aria-label", `${count(drawn.length, "function")}. ${this.status.textContent}`);
       this.plot.setRanges(this.prior.domain, DANP.priors[this.kind.value].yRange, null);
       if (!this.plot.width) return;
       this.plot.draw({ functions: drawn, points: this.points, truth: this.truth.checked ? this.hidden : null });

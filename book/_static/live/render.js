@@ -15,14 +15,8 @@
   };
 
   /** What a notebook's widget model does, for a page: options from data-... attributes, listeners of none. */
-  function stub({ widget, model, controls, points, samples, seed, simd }) {
-    const values = {
-      widget, model, controls,
-      points: points && JSON.parse(points),
-      samples: samples && Number(samples),
-      seed: seed && Number(seed),
-      simd: simd !== "false",
-    };
+  function stub({ widget, model, controls }) {
+    const values = { widget, model, controls };
     return { get: (key) => values[key], set: (key, value) => { values[key] = value; }, save_changes() {}, on() {} };
   }
 

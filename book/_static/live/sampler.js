@@ -7,9 +7,9 @@
 
   /** What is known of a model's data by its name or configuration; `prior` is null where nothing is. */
   DANP.describe = function (name) {
-    const { prior = null, title } = DANP.models[name]?.config ?? {};
+    const { prior = null } = DANP.models[name]?.config ?? {};
     const kind = DANP.priors[prior?.name ?? name.replace(/^danp-(f2-)?/, "")];
-    const about = { title: title ?? kind?.title ?? name, yRange: kind?.yRange ?? [-3, 3], jump: kind?.jump ?? Infinity };
+    const about = { title: kind?.title ?? name, yRange: kind?.yRange ?? [-3, 3], jump: kind?.jump ?? Infinity };
     return { ...about, prior: prior ?? (DANP.models[name] ? null : kind?.defaults ?? null) };
   };
 
@@ -33,6 +33,7 @@
 
     /** Answer {points, seed, samples, level, hurry}; what is under way for an earlier question is dropped. */
     ask(question) {
+      if (question.seed !== this.#ask?.seed) this.#draws.clear();
       const key = JSON.stringify([question.points, question.seed, question.level]);
       // The same points again, with more samples or at leisure: what was drawn stays.
       const answer = this.#ask?.key === key ? this.#ask.answer : null;
@@ -72,12 +73,11 @@
         const started = performance.now();
         this.#sample(ask);
         this.#pace += 0.2 * (performance.now() - started - this.#pace);
-        if (answer.curves.length === 1) answer.first = performance.now() - began;
         if (!ask.hurry && performance.now() - began > SLICE) break;
       }
       answer.done = answer.curves.length >= wanted;
       answer.wanted = wanted;
-      answer.hurried = wanted < ask.samples;
+      answer.hurried = Boolean(ask.hurry);
       answer.milliseconds += performance.now() - began;
       this.report(answer);
       if (!answer.done) return this.#soon();
@@ -92,9 +92,9 @@
     }
 
     #sample({ answer, seed, level }) {
-      const { config } = this.model, index = answer.curves.length, key = `${seed}/${index}`;
-      if (!this.#draws.has(key)) this.#draws.set(key, DANP.drawNoise(config, seed, index));
-      const draws = this.#draws.get(key);
+      const { config } = this.model, index = answer.curves.length;
+      if (!this.#draws.has(index)) this.#draws.set(index, DANP.drawNoise(config, seed, index));
+      const draws = this.#draws.get(index);
       const found = this.model.denoise(answer.prepared, draws, this.xt, level);
       answer.sets.push(level ? found.sets[level - 1] : null);
       // At a noisy level its mean; at level 0 a joint sample, but for the noise of each value by itself.

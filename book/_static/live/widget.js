@@ -18,12 +18,13 @@
       this.el = el;
       this.name = state.get("model") || state.get("models")?.[0] || DATA[0];
       this.level = 0;
-      this.seed = state.get("seed") ?? 0;
+      this.seed = 0;
       this.samples = state.get("samples") ?? 16;
       this.pointsOf = new Map();
       if (state.get("points")) this.pointsOf.set(this.name, state.get("points").map((p) => [...p]));
       this.handles = [];
       this.loaded = new Map(); // samplers by the model's name
+      this.starting = new Map(); // promises of them
       this.answer = null;
       this.held = null; // the handle that is being dragged
       this.calm = globalThis.matchMedia("(prefers-reduced-motion: reduce)");
@@ -34,8 +35,10 @@
 
     get points() {
       if (!this.pointsOf.has(this.name)) {
-        const kind = Object.keys(FIRST_POINTS).find((key) => this.name.includes(key));
-        this.pointsOf.set(this.name, (this.poster?.points ?? FIRST_POINTS[kind] ?? []).map((p) => [...p]));
+        const prior = DANP.describe(this.name).prior?.name;
+        const kind = Object.keys(FIRST_POINTS).find((key) => prior?.startsWith(key));
+        const first = (this.poster?.points ?? FIRST_POINTS[kind] ?? []).filter(([x]) => x === clamp(x, this.plot.xRange));
+        this.pointsOf.set(this.name, first.map((p) => [...p]));
       }
       return this.pointsOf.get(this.name);
     }
@@ -77,8 +80,10 @@
 
     #choices() {
       const names = this.state.get("models") ?? (DATA.includes(this.name) ? DATA : [this.name]);
-      this.dataChoice = choice(names.map((name) => [name, DANP.describe(name).title]), this.name);
-      this.samplesChoice = choice(SAMPLES.map((value) => [value, String(value)]), this.samples);
+      const titles = names.map((name) => DANP.describe(name).title), alike = new Set(titles).size < titles.length;
+      this.dataChoice = choice(names.map((name, i) => [name, alike ? name : titles[i]]), this.name);
+      const sizes = [...new Set([...SAMPLES, this.samples])].sort((a, b) => a - b);
+      this.samplesChoice = choice(sizes.map((value) => [value, String(value)]), this.samples);
       this.levelChoice = slider(0, 0, 1, 0);
       this.levelName = make("span", { className: "danp-level" });
       return [
@@ -101,7 +106,13 @@
         this.#nameLevel();
         this.ask();
       });
-      on(this.dataChoice, "change", (e) => { this.name = e.target.value; this.level = 0; this.#show(); this.start(); });
+      on(this.dataChoice, "change", (e) => {
+        this.name = e.target.value;
+        this.level = 0;
+        this.#show();
+        this.#tell();
+        this.start();
+      });
       // A mouse adds at once and goes on as a drag; a finger may be about to scroll, and adds when it taps.
       on(this.canvas, "pointerdown", (e) => {
         if (e.pointerType !== "mouse" || e.button !== 0) return;
@@ -111,11 +122,17 @@
       });
       on(this.canvas, "click", (e) => { if (e.pointerType !== "mouse") this.#add(this.#at(e)); });
       this.unfollow = DANP.parts.follow(this.frame, () => this.#layout(), () => this.#drawBoth());
-      this.fromOutside = () => this.#change(this.state.get("points"));
+      this.fromOutside = () => {
+        const points = this.state.get("points") ?? [];
+        // A notebook says so too where the page itself has set them.
+        if (JSON.stringify(points) !== JSON.stringify(this.points)) this.#change(points);
+      };
       this.state.on("change:points", this.fromOutside);
     }
 
     destroy() {
+      this.gone = true;
+      clearTimeout(this.pause);
       this.unfollow();
       this.state.off?.("change:points", this.fromOutside);
       for (const sampler of this.loaded.values()) sampler.stop();
@@ -123,27 +140,31 @@
 
     // ---- the model
 
-    /** Fetch the model, once, and answer. */
-    async start() {
+    /** Fetch the model, once however often it is asked for, and answer. */
+    start() {
       const { name } = this;
-      if (this.sampler) return;
+      if (!this.starting.has(name)) this.starting.set(name, this.#start(name));
+      return this.starting.get(name);
+    }
+
+    async #start(name) {
+      if (document.activeElement === this.startButton) this.addButton.focus({ preventScroll: true });
       this.startButton.hidden = true;
       this.#say("Loading the model …");
       try {
         await DANP.loadScript(name, DANP.folder);
-        const model = await DANP.createModel(name, { simd: this.state.get("simd") ?? true });
+        const model = await DANP.createModel(name);
+        if (this.gone) return;
         if (!model.kernels.simd) this.#fewer();
-        this.loaded.get(name)?.stop();
         this.loaded.set(name, new DANP.Sampler(model, name, (answer) => this.#receive(name, answer)));
       } catch (error) {
+        this.starting.delete(name);
+        if (name !== this.name) return;
         this.#say(`The model could not be started: ${error.message}.`);
         this.startButton.hidden = false;
         return;
       }
-      if (name === this.name) {
-        this.#show();
-        this.ask();
-      }
+      if (name === this.name) this.#show();
     }
 
     // Plain JavaScript takes ten times as long.
@@ -175,20 +196,31 @@
       if (answer.done && !answer.hurried) this.#summarize(answer);
     }
 
+    /** A coordinate in the data's units, to three digits of its range. */
+    #inWords(axis, value) {
+      const [low, high] = this.plot[`${axis}Range`], unit = this.plot.scaling[`${axis}Unit`];
+      const digits = Math.max(0, 2 - Math.floor(Math.log10(unit * (high - low))));
+      return number(this.plot.scaling[`${axis}Offset`] + unit * value, digits);
+    }
+
     #summarize({ curves, xt, level, milliseconds }) {
       const spread = Array.from(xt, (_, i) => {
         const values = curves.map((curve) => curve[i]).sort((a, b) => a - b);
         return values[values.length - 1] - values[0];
       });
-      const [low, high] = this.plot.yRange, near = 0.1 * (high - low), most = spread.indexOf(Math.max(...spread));
+      const [left, right] = this.plot.xRange, [low, high] = this.plot.yRange, near = 0.1 * (high - low);
+      // Where they differ most; where they do not, as far from the points and the ends as can be.
+      const room = Array.from(xt, (x) => Math.min(x - left, right - x, ...this.points.map(([at]) => Math.abs(at - x))));
+      const by = Math.max(...spread) > 0 ? spread : room, most = by.indexOf(Math.max(...by));
+      this.mostUnsure = [xt[most], curves[0][most]];
       const share = spread.filter((s) => s < near).length / spread.length;
       const asked = `${count(this.points.length, "point")}, ${count(curves.length, "sample")} in ${Math.round(milliseconds)} ms.`;
       if (curves.length === 1) return this.#say(asked);
-      const ends = curves.map((curve) => curve[most]);
-      const { yOffset, yUnit, xOffset, xUnit } = this.plot.scaling, y = (v) => number(yOffset + yUnit * v);
-      this.#say(`${asked} ${level ? `At level ${level} their means` : "They"} agree at ${Math.round(100 * share)}\u00a0% of the ` +
-        `inputs and differ most at x = ${number(xOffset + xUnit * xt[most])}, from ${y(Math.min(...ends))} to ${y(Math.max(...ends))}.`);
-      this.mostUnsure = [xt[most], curves[0][most]];
+      const who = level ? `At level ${level} their means` : "They", ends = curves.map((curve) => curve[most]);
+      if (share === 1) return this.#say(`${asked} ${who} agree everywhere.`);
+      const y = (value) => this.#inWords("y", value);
+      this.#say(`${asked} ${who} agree at ${Math.round(100 * share)}\u00a0% of the inputs and differ most at ` +
+        `x = ${this.#inWords("x", xt[most])}, from ${y(Math.min(...ends))} to ${y(Math.max(...ends))}.`);
     }
 
     #say(text) {
@@ -230,7 +262,13 @@
       this.ask(hurry);
     }
 
+    #release() {
+      this.held?.handle.classList.remove("danp-held");
+      this.held = null;
+    }
+
     #remove(index) {
+      this.#release();
       this.#change(this.points.filter((_, i) => i !== index));
       (this.handles[Math.min(index, this.handles.length - 1)] ?? this.addButton).focus({ preventScroll: true });
     }
@@ -262,14 +300,18 @@
 
     #place(index) {
       const [left, top] = this.plot.toPage(this.points[index]), [x, y] = this.points[index];
-      const { xOffset, xUnit, yOffset, yUnit } = this.plot.scaling;
-      Object.assign(this.handles[index].style, { left: `${left}px`, top: `${top}px` });
-      this.handles[index].setAttribute("aria-label",
-        `Point ${index + 1} at x ${number(xOffset + xUnit * x)}, y ${number(yOffset + yUnit * y)}. Arrow keys move it, Delete removes it.`);
+      const handle = this.handles[index], [low, high] = this.plot.xRange;
+      Object.assign(handle.style, { left: `${left}px`, top: `${top}px` });
+      // A slider tells a screen reader to pass the arrow keys on, and to read the new place.
+      for (const [name, value] of Object.entries({
+        label: `Point ${index + 1}: arrow keys move it, Delete removes it`,
+        valuemin: low, valuemax: high, valuenow: x,
+        valuetext: `x ${this.#inWords("x", x)}, y ${this.#inWords("y", y)}`,
+      })) handle.setAttribute(`aria-${name}`, value);
     }
 
     #handle() {
-      const handle = make("button", { type: "button", className: "danp-point" });
+      const handle = make("button", { type: "button", className: "danp-point", role: "slider" });
       const born = performance.now();
       const index = () => this.handles.indexOf(handle);
       handle.addEventListener("pointerdown", (e) => {
@@ -278,13 +320,11 @@
       handle.addEventListener("pointermove", (e) => {
         if (this.held?.handle !== handle) return;
         const [x, y] = this.#at(e), [dx, dy] = this.held.offset;
-        this.held.moved = true;
         this.#move(index(), [x + dx, y + dy], true);
       });
       const release = () => {
         if (this.held?.handle !== handle) return;
-        this.held = null;
-        handle.classList.remove("danp-held");
+        this.#release();
         this.ask();
       };
       handle.addEventListener("pointerup", release);
@@ -298,6 +338,7 @@
     }
 
     #hold(handle, event) {
+      this.#release();
       const [x, y] = this.#at(event), [px, py] = this.points[this.handles.indexOf(handle)];
       this.held = { handle, offset: [px - x, py - y] };
       handle.classList.add("danp-held");
@@ -328,15 +369,16 @@
       const about = DANP.describe(this.name), config = DANP.models[this.name]?.config;
       this.answer = null;
       for (const plot of [this.plot, this.exactPlot])
-        plot.setRanges(config?.domain ?? [-2, 2], config?.yRange ?? about.yRange, config?.scaling);
-      this.startButton.hidden = Boolean(this.sampler);
+        plot.setRanges(config?.domain ?? [-2, 2], about.yRange, config?.scaling);
+      this.startButton.hidden = this.starting.has(this.name);
+      this.startButton.textContent = DANP.models[this.name] ? "Start the model" : "Start the model (1 MB)";
       if (this.levelChoice) {
         this.levelChoice.disabled = !config;
         this.levelChoice.max = config?.numLevels ?? 3;
         this.levelChoice.value = this.levelChoice.max - this.level;
       }
       this.#nameLevel();
-      if (!this.sampler) this.#say("Click to add a point, drag it, double-click to remove it.");
+      if (!this.sampler) this.#say("Click to add a point, drag it, double-click to remove it; on a point in focus, arrow keys and Delete do the same.");
       this.#layout();
       if (this.sampler) this.ask();
     }
@@ -374,25 +416,27 @@
 
     /** Find the exact posterior for the points, and show which of the two ways it is drawn. */
     #exactFound() {
-      const key = JSON.stringify([this.name, this.points]);
+      const { prior } = DANP.describe(this.name); // known once the model's script is there
+      const key = JSON.stringify([this.name, this.points, prior]);
       if (this.exactFor === key) return;
       const points = { x: this.points.map((p) => p[0]), y: this.points.map((p) => p[1]) };
       this.exactFor = key;
-      this.exact = DANP.posterior(points, DANP.describe(this.name).prior);
+      this.exact = DANP.posterior(points, prior);
       const { why, waves, within } = this.exact ?? {};
       this.exactText.hidden = !(why || waves);
-      this.exactFrame.hidden = !(waves || (why && this.name !== "danp-gp"));
+      this.exactFrame.hidden = !(waves || why);
+      this.exactCanvas.setAttribute("aria-label", waves ? `Exact posterior: ${DANP.exact.describe(this.exact)}.` : why ?? "");
       if (!waves) return this.exactText.replaceChildren(why ?? "");
       const near = within ? `, over waves within ${within} of the points` : "";
       this.exactText.replaceChildren(make("span", { className: "danp-of-exact" }, `exact posterior${near}; darker is more probable`));
-      this.exactCanvas.setAttribute("aria-label", `Exact posterior: ${DANP.exact.describe(this.exact)}.`);
     }
 
     #drawExact() {
       this.#exactFound();
+      // A model's answer redraws the large plot, with the band; before there is a model nothing else does.
+      if (!this.sampler) this.#draw();
+      if (this.exactFrame.hidden) return;
       const { waves } = this.exact ?? {};
-      // A band is drawn with the samples; they follow as soon as there are some.
-      if (this.exactFrame.hidden) return this.sampler ? undefined : this.#draw();
       const functions = waves ? DANP.exact.shown(this.exact, EXACT_SAMPLES) : [];
       this.exactPlot.draw({ functions, points: this.points });
     }
