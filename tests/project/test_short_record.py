@@ -1,0 +1,59 @@
+"""The stored benchmark of a short record: what was run, and what it shows."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULT: dict[str, Any] = json.loads((ROOT / "results" / "short-record.json").read_text("utf-8"))
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("short_record")
+
+
+def test_it_has_a_row_for_each_division_and_number_of_updates(benchmark: Any) -> None:
+    assert re.fullmatch("[0-9a-f]{40}", RESULT["commit"])
+    assert RESULT["options"] == benchmark.OPTIONS
+    assert [(row["by"], row["seed"], row["num_steps"]) for row in RESULT["rows"]] == [
+        (by, seed, count) for by, seed in benchmark.DIVISIONS for count in benchmark.NUM_STEPS
+    ]
+
+
+def test_the_gaussian_process_is_ahead_by_more_than_the_interval_of_the_difference() -> None:
+    for row in RESULT["rows"]:
+        scores = row["scores"]
+        assert list(scores) == ["danp", "convgnp", "gp"]
+        gap = scores["danp"]["log_likelihood"] - scores["gp"]["log_likelihood"]
+        assert scores["gp"]["behind"] == pytest.approx(gap, abs=1e-9)
+        assert scores["gp"]["behind"] < -scores["gp"]["behind_ci95"]
+
+
+def test_networks_memorize_the_windows_with_the_usual_updates() -> None:
+    longest = [row["scores"] for row in RESULT["rows"] if row["num_steps"] == 6000]
+    assert len(longest) == 3
+    for scores in longest:
+        assert max(scores[name]["coverage_90"] for name in ("danp", "convgnp")) < 0.8
+        assert scores["gp"]["coverage_90"] > 0.8
+
+
+def test_a_run_is_of_the_options_and_of_the_series(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = benchmark.temperatures()
+    assert len(frame) == 61 * 12
+    assert frame["year"].diff().dropna().between(0.083, 0.0834).all()
+    monkeypatch.setitem(benchmark.OPTIONS, "compare", ("gp",))
+    row = benchmark.score("blocks", 1, 1, tmp_path)
+    stored = next(row for row in RESULT["rows"] if row["by"] == "blocks" and row["seed"] == 1)
+    # The process does not depend on the updates of the networks.
+    expected = stored["scores"]["gp"]["log_likelihood"]
+    assert row["scores"]["gp"]["log_likelihood"] == pytest.approx(expected, abs=0.02)
