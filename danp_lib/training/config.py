@@ -33,7 +33,8 @@ class TrainingConfig(Configuration):
     muon_weight_decay: NonNegativeFloat = 0.0  #: Share of the weights lost by a step at rate 1.
     #: Constant, or down to zero after the last step, as half a cosine or the squared time left.
     schedule: Literal["constant", "cosine", "quadratic"] = "cosine"
-    warmup_steps: NonNegativeInt = 200  #: Steps over which the rates rise to their peaks.
+    #: Steps over which the rates rise to their peaks; a shorter run does not reach them.
+    warmup_steps: NonNegativeInt = 200
     gradient_clip: PositiveFloat | None = 1.0  #: Largest norm of the gradient.
     #: Added to the diagonal of the predictive covariance at first, in squared units of y.
     jitter: NonNegativeFloat = 0.0
