@@ -6,8 +6,10 @@ import importlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -48,12 +50,18 @@ def test_networks_memorize_the_windows_with_the_usual_updates() -> None:
 def test_a_run_is_of_the_options_and_of_the_series(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = benchmark.temperatures()
-    assert len(frame) == 61 * 12
-    assert frame["year"].diff().dropna().between(0.083, 0.0834).all()
-    monkeypatch.setitem(benchmark.OPTIONS, "compare", ("gp",))
-    row = benchmark.score("blocks", 1, 1, tmp_path)
-    stored = next(row for row in RESULT["rows"] if row["by"] == "blocks" and row["seed"] == 1)
-    # The process does not depend on the updates of the networks.
-    expected = stored["scores"]["gp"]["log_likelihood"]
-    assert row["scores"]["gp"]["log_likelihood"] == pytest.approx(expected, abs=0.02)
+    asked: dict[str, Any] = {}
+
+    def noted(frame: pd.DataFrame, **options: Any) -> SimpleNamespace:
+        asked.update(options)
+        assert len(frame) == 61 * 12
+        assert frame["year"].diff().dropna().between(0.083, 0.0834).all()
+        assert 15.0 < frame["celsius"].min() < frame["celsius"].max() < 30.0
+        return SimpleNamespace(scores={})
+
+    monkeypatch.setattr(benchmark, "fit", noted)
+    row = benchmark.score("blocks", 1, 250, tmp_path)
+    assert row == {"by": "blocks", "seed": 1, "num_steps": 250, "scores": {}}
+    run = {"hold_out_by": "blocks", "seed": 1, "num_steps": 250}
+    files = {"x": "year", "y": "celsius", "folder": tmp_path / "blocks-1-250"}
+    assert asked == benchmark.OPTIONS | run | files
