@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from typer import Argument, Option
 from danp_lib import _config
 from danp_lib._files import check_writable
 from danp_lib.fitting.fitted import Fitted, load_fitted
+from danp_lib.models.danp import defend
 from danp_lib.storage.card import card_paths
 from danp_lib.storage.pretrained import PRETRAINED, find_checkpoint, load_pretrained
 from danp_lib.training.resume import LOG, STATE
@@ -36,6 +38,9 @@ def _checked_device(name: str) -> str:
 DATES = "dates become years, and a day 1/365.2425"
 DATASET_NAMES = "sawtooth, square, square-released or gp"
 CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained model.")
+Defended = Annotated[
+    bool, Option("--defended", help="Guard a DANP against samples of its own that are wrong.")
+]
 ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 Dataset = Annotated[
     str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")
@@ -73,11 +78,13 @@ def saying_warnings(where: Path | str, kind: type[Warning]) -> Iterator[None]:
         yield
 
 
-def open_fitted(checkpoint: str, *, device: str = "cpu") -> Fitted:
+def open_fitted(checkpoint: str, *, device: str = "cpu", defended: bool = False) -> Fitted:
     """A checkpoint, by its path or a pretrained model's name, in the units of its data."""
     if checkpoint in PRETRAINED:
-        return Fitted(load_pretrained(checkpoint, device=device))
-    return load_fitted(find_checkpoint(checkpoint), device=device)
+        fitted = Fitted(load_pretrained(checkpoint, device=device))
+    else:
+        fitted = load_fitted(find_checkpoint(checkpoint), device=device)
+    return replace(fitted, model=defend(fitted.model)) if defended else fitted
 
 
 def keep_freed_memory() -> None:

@@ -14,7 +14,7 @@ from typer import Argument, Option
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
 from danp_lib.cli import arguments
-from danp_lib.cli.arguments import DATASET_NAMES, AsJson, Device, Seed, with_error
+from danp_lib.cli.arguments import DATASET_NAMES, AsJson, Defended, Device, Seed, with_error
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation import score
@@ -44,6 +44,7 @@ def evaluate(
     tasks: Annotated[str, _TASKS],
     estimator: Annotated[str, arguments.ESTIMATOR] = "both",
     num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
+    defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -56,7 +57,7 @@ def evaluate(
     the model was trained on, where the checkpoint knows them.
     """
     check_choice("estimator", estimator, ESTIMATORS)
-    fitted = arguments.open_fitted(checkpoint, device=device)
+    fitted = arguments.open_fitted(checkpoint, device=device, defended=defended)
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
@@ -95,6 +96,7 @@ def benchmark(
     num_samples: Annotated[str | None, _NUM_SAMPLES] = None,
     tasks_per_size: Annotated[int | None, _PER_SIZE] = None,
     max_samples: Annotated[int | None, _MAX_SAMPLES] = None,
+    defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",
     compiled: Annotated[bool, _COMPILED] = False,
@@ -121,6 +123,7 @@ def benchmark(
         seed=seed,
         device=device,
         compiled=compiled,
+        defended=defended,
         folder=out,
         progress=True,
         **{key: value for key, value in options.items() if value is not None},

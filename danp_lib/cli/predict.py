@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -15,13 +14,12 @@ from danp_lib._config import check_at_least
 from danp_lib._files import check_writable, write_atomically
 from danp_lib._random import spawn
 from danp_lib.cli import arguments
-from danp_lib.cli.arguments import Group, Seed, XColumn, YColumn, say
+from danp_lib.cli.arguments import Defended, Group, Seed, XColumn, YColumn, say
 from danp_lib.data import tables
 from danp_lib.data.points import PointSet
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
-from danp_lib.models.danp import DANP
 from danp_lib.storage.pretrained import find_checkpoint
 
 AT_ONCE = 1000
@@ -33,7 +31,6 @@ _START = Option(
     help="Where every function starts, for a model that counts from there; if left out, the "
     "earliest input given or asked for."
 )
-_DEFENDED = Option("--defended", help="Guard a DANP against samples of its own that are wrong.")
 _QUANTILES = Option(help="Levels of the quantiles, separated by commas; may be empty.")
 
 
@@ -46,7 +43,7 @@ def predict(
     y: YColumn = None,
     group: Group = None,
     start: Annotated[str | None, _START] = None,
-    defended: Annotated[bool, _DEFENDED] = False,
+    defended: Defended = False,
     num_samples: Annotated[int, _NUM_SAMPLES] = 256,
     quantiles: Annotated[str, _QUANTILES] = "0.05,0.5,0.95",
     samples: Annotated[int, Option(help="Joint samples to write, a column each.")] = 0,
@@ -64,7 +61,7 @@ def predict(
     """
     pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
     _check_place(out, find_checkpoint(checkpoint), context, at)
-    fitted = _open(checkpoint, defended=defended)
+    fitted = arguments.open_fitted(checkpoint, defended=defended)
     layout = fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
@@ -174,15 +171,6 @@ def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool
         tables.refuse(table[group], table[group] == "", "name a function in every row")
         rows["group"] = table[group]
     return rows
-
-
-def _open(checkpoint: str, *, defended: bool) -> Fitted:
-    fitted = arguments.open_fitted(checkpoint)
-    if not defended:
-        return fitted
-    if fitted.model.num_levels == 0:
-        raise ValueError(f"defended is for a DANP, got a {fitted.model.name}.")
-    return replace(fitted, model=cast(DANP, fitted.model).defended())
 
 
 def _read_start(text: str, *, dates: bool) -> float:

@@ -26,6 +26,7 @@ from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.models.danp import defend
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
@@ -41,6 +42,9 @@ NAMES = (
 
 AS_IN_PAPER = "paper"
 """It stands for :func:`~danp_lib.evaluation.score.papers_samples` as a number of samples."""
+
+DEFENDED = "-defended"
+"""It ends what is measured of a DANP that is :meth:`~danp_lib.models.danp.DANP.defended`."""
 
 CHUNK_SIZE = 256
 """The default ``chunk_size`` of every estimator, which a network is compiled for."""
@@ -96,8 +100,12 @@ class Result(Generic[Content]):
 
     @property
     def measured(self) -> str:
-        """The estimator of a likelihood, ``"marginals"``, ``"samples"`` or ``"used"``."""
-        return getattr(self.content, "estimator", KINDS[type(self.content)].key)
+        """The estimator of a likelihood, ``"marginals"``, ``"samples"`` or ``"used"``.
+
+        A likelihood of a defended model has :data:`DEFENDED` at the end.
+        """
+        measured = getattr(self.content, "estimator", KINDS[type(self.content)].key)
+        return _defended_name(measured, self.configuration.get("defensive_weight", 0.0) > 0.0)
 
 
 def load_model(
@@ -135,6 +143,7 @@ def run_benchmark(
     seed: int = 0,
     device: torch.device | str = "cpu",
     compiled: bool = False,
+    defended: bool = False,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = False,
     **options: Any,
@@ -144,7 +153,8 @@ def run_benchmark(
     The options are those of the function that scores, as :data:`KINDS` names them; the
     ``num_samples`` of a likelihood may be :data:`AS_IN_PAPER`. An oracle computes on the CPU. With
     ``compiled``, a DANP's network is compiled, if there are :data:`CHUNK_SIZE` samples and
-    :func:`~danp_lib.inference.compiling.can_compile` says so. Likelihoods by samples, and curves
+    :func:`~danp_lib.inference.compiling.can_compile` says so. ``defended`` is for the likelihood of
+    a DANP, see :meth:`~danp_lib.models.danp.DANP.defended`. Likelihoods by samples, and curves
     of them, are kept in the folder after every task, until :func:`save_result`. The same call
     resumes from there, and one of other weights, tasks, samples, seed or versions is refused.
     """
@@ -162,12 +172,17 @@ def run_benchmark(
                 "for the likelihood."
             )
         options["num_samples"] = partial(papers_samples, split_name(name)[1])
+    if defended and content is not Evaluation:
+        raise ValueError(f"defended is for the likelihood, got the measure {kind.measure!r}.")
     counts = [options.get(key) for key in ("num_samples", "max_samples")]
     few = any(isinstance(count, int) and count < CHUNK_SIZE for count in counts)
     model, origin = load_model(name, seed=seed, device=device, compiled=compiled and not few)
+    if defended:
+        model = defend(model)
     configuration = to_dict(getattr(model, "config", model))
-    measured = options.get("estimator", "both") if content is Evaluation else kind.key
-    is_sampled = model.num_levels > 0 or (measured == "autoregressive" and origin.weights)
+    estimator = options.get("estimator", "both")
+    measured = _defended_name(estimator, defended) if content is Evaluation else kind.key
+    is_sampled = model.num_levels > 0 or (estimator == "autoregressive" and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
@@ -181,6 +196,10 @@ def run_benchmark(
     tasks = benchmark_tasks(origin.dataset).to(device)
     result = kind.score(model, tasks, generator=generator, progress=progress, **options)
     return Result(origin, configuration, result)
+
+
+def _defended_name(measured: str, defended: bool) -> str:
+    return measured + DEFENDED if defended else measured
 
 
 def result_name(name: str, measured: str) -> str:

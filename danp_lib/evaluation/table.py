@@ -8,7 +8,7 @@ from typing import Any
 
 from danp_lib.data.generators import PAPER_SUFFIX, join_name
 from danp_lib.evaluation.marginals import Marginals
-from danp_lib.evaluation.results import CEILING, load_result, result_name, results_folder
+from danp_lib.evaluation.results import CEILING, DEFENDED, load_result, result_name, results_folder
 from danp_lib.evaluation.score import Evaluation
 from danp_lib.evaluation.used import Used
 
@@ -56,6 +56,9 @@ AS_USED = "danp (as used)"
 ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
 """The rows of the rollouts of models that predict all targets at once otherwise."""
 
+USED_ROLLED_OUT = "danp (as used, rolled out)"
+"""The row of the rollout of a defended DANP."""
+
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
     PAPERS_ESTIMATOR: ("danp", "model"),
@@ -65,9 +68,11 @@ ROWS: dict[str, tuple[str, str]] = {
     "convgnp": ("convgnp", "exact"),
     "ar-convcnp": ("ar-convcnp", "autoregressive"),
     **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
+    USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
     "danp-long": ("danp-long", "both"),
     "danp-long (as used)": ("danp-long", "used"),
     "danp-long (rolled out)": ("danp-long", "autoregressive"),
+    "danp-long (as used, rolled out)": ("danp-long", f"autoregressive{DEFENDED}"),
     "convgnp-long": ("convgnp-long", "exact"),
     "convgnp-long (rolled out)": ("convgnp-long", "autoregressive"),
     "danp-paper": ("danp-paper", "model"),
@@ -111,7 +116,7 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    if published is not None and label not in (AS_USED, *ROLLED_OUT.values()):
+    if published is not None and label not in (AS_USED, USED_ROLLED_OUT, *ROLLED_OUT.values()):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -384,6 +384,14 @@ class DANP(NeuralProcess):
                     x = shared.expand(self.num_levels, -1, -1, -1)
                 noise = [self.draw_noise(count, x.shape[2], generator=g) for _, g in streams[tasks]]
                 yield tasks, self.denoise(encoded, x, ancestral(torch.cat(noise, dim=1)))
+
+
+def defend(model: Any) -> DANP:
+    """:meth:`DANP.defended` of a model, which is refused if it is no DANP."""
+    if not isinstance(model, DANP):
+        kind = getattr(model, "name", type(model).__name__)
+        raise ValueError(f"defended is for a DANP, got a {kind}.")
+    return model.defended()
 
 
 def ancestral(noise: Tensor) -> Proposal:

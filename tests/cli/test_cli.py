@@ -251,6 +251,29 @@ def test_evaluate_takes_the_estimator(
     assert (found["estimator"], found["num_samples"]) == (estimator, 4)
 
 
+@pytest.mark.parametrize("estimator", ["model", "autoregressive"])
+def test_evaluate_scores_a_defended_danp(
+    estimator: str, checkpoints: dict[str, Path], tasks: Path
+) -> None:
+    options = ["--tasks", tasks, "--num-samples", 4, "--estimator", estimator]
+    found = json.loads(good("evaluate", checkpoints["danp"], *options, "--defended", "--json"))
+    model, own = load_checkpoint(checkpoints["danp"]), load_tasks(tasks)
+    plain, defended = (
+        evaluate(
+            one,
+            own,
+            estimator=estimator,  # type: ignore[arg-type]
+            num_samples=4,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for one in (model, model.defended())
+    )
+    assert found["mean_log_likelihood"] == defended.mean_log_likelihood
+    assert found["mean_log_likelihood"] != plain.mean_log_likelihood
+    message = refused("evaluate", checkpoints["convgnp"], *options, "--defended")
+    assert "defended is for a DANP, got a convgnp" in message
+
+
 @pytest.mark.parametrize("name", ["danp", "ar-convcnp"])
 def test_evaluate_speaks_the_units_of_the_data(
     name: str, checkpoints: dict[str, Path], tasks: Path, here: Path

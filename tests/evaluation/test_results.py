@@ -246,6 +246,24 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_likelihood_of_a_defended_model_has_a_name_of_its_own(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"estimator": "model", "num_samples": 4}
+    plain = run_benchmark(NAME, Evaluation, **options)
+    result = run_benchmark(NAME, Evaluation, defended=True, **options)
+    assert (plain.measured, result.measured) == ("model", "model-defended")
+    used = run_benchmark(NAME, Used, num_samples=4).content.evaluation
+    scores = [[t.log_likelihood for t in r.tasks] for r in (result.content, used, plain.content)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-6)
+    assert scores[0] != pytest.approx(scores[2], rel=1e-6)
+    path = save_result(tmp_path, result)
+    assert path.name == "danp-gp-model-defended.json"
+    assert load_result(path, Evaluation).measured == "model-defended"
+    with pytest.raises(ValueError, match=r"for the likelihood, got the measure 'marginals'"):
+        run_benchmark(NAME, Marginals, defended=True)
+    with pytest.raises(ValueError, match=r"^defended is for a DANP, got a GaussianProcessOracle"):
+        run_benchmark("ceiling-gp", Evaluation, defended=True)
+
+
 @pytest.mark.parametrize("key", ["name", "weights", "tasks", "danp_lib", "torch"])
 def test_what_another_origin_kept_is_refused(key: str, tmp_path: Path) -> None:
     run_benchmark(NAME, Samples, folder=tmp_path)

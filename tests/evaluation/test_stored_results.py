@@ -15,6 +15,7 @@ from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import (
     CEILING,
+    DEFENDED,
     Result,
     load_result,
     result_name,
@@ -24,13 +25,18 @@ from danp_lib.evaluation.results import (
 from danp_lib.evaluation.score import ESTIMATORS, Evaluation, evaluate_task
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import ORACLES
+from danp_lib.models.danp import defend
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
 
-ENDINGS = tuple(f"-{estimator}.json" for estimator in ("exact", *ESTIMATORS))
+ENDINGS = tuple(
+    f"-{estimator}{ending}.json"
+    for estimator in ("exact", *ESTIMATORS)
+    for ending in ("", DEFENDED)
+)
 PATHS = sorted(p for p in results_folder().glob("*.json") if p.name.endswith(ENDINGS))
 RECOMPUTED = (129, 304)
 """Rows of a set with 12 and 30 context points, where few samples give a stable estimate."""
@@ -49,7 +55,7 @@ def test_there_are_results() -> None:
 def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None:
     result = load(path)
     origin = result.origin
-    assert path.name == result_name(origin.name, result.content.estimator)
+    assert path.name == result_name(origin.name, result.measured)
     assert origin.tasks == sha256(benchmark_path(origin.dataset))
     assert result.content.num_tasks == 310
     assert origin.commit is not None
@@ -60,6 +66,8 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
     weights = pretrained_path(origin.name)
     assert origin.weights == sha256(weights) == read_card(weights).sha256
     config = read_header(weights).config
+    if result.measured.endswith(DEFENDED):
+        config = defend(load_pretrained(origin.name)).config
     assert from_dict(type(config), result.configuration) == config
 
 
@@ -74,6 +82,8 @@ def test_a_record_comes_out_again(path: Path, row: int) -> None:
     origin, record = result.origin, result.content.tasks[row]
     exact = origin.weights is None
     model = ORACLES[origin.dataset]() if exact else load_pretrained(origin.name)
+    if result.measured.endswith(DEFENDED):
+        model = defend(model)
     tasks = benchmark_tasks(origin.dataset)
     stream = spawn(torch.Generator().manual_seed(origin.seed), tasks.batch_size)[row]
     estimator = "both" if record.estimator == "exact" else record.estimator

@@ -108,6 +108,7 @@ def test_in_a_clone_only_the_table_and_the_figures_are_made(clone: Path) -> None
     assert count(plan(clone)) == {"table": 1, "figures": 1}
     (clone / "checkpoints" / "danp-gp.safetensors").unlink()
     assert plan(clone) == [
+        ("evaluate", "results/danp-gp-autoregressive-defended.json"),
         ("evaluate", "results/danp-gp-autoregressive.json"),
         ("evaluate", "results/danp-gp-both.json"),
         ("evaluate", "results/danp-gp-model.json"),
