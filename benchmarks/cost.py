@@ -183,12 +183,12 @@ def measure(
 def crossover(
     rows: Sequence[Mapping[str, Any]], quantity: str, num_samples: int
 ) -> dict[str, Any] | None:
-    """The N_t from which on the DANP is faster, between two that were measured.
+    """The N_t from which on the DANP is faster, between two measured; before it, it is slower.
 
     The ratio of the medians is interpolated linearly, both it and N_t on a logarithmic scale.
 
     Returns:
-        ``seconds``, that N_t, ``None`` where the order does not change; ``faster``, the model that
+        ``seconds``, that N_t, ``None`` where there is none; ``faster``, the model that
         is faster at every N_t where both were measured, else ``None``; ``passes``, the N_t at which
         both take the same number of passes. ``None`` where no row has timings of both.
     """

@@ -55,27 +55,36 @@ def score(by: str, seed: int, num_steps: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Score what the file lacks; a run that was stopped goes on."""
+    """Score what the file lacks; of a run that was stopped it says where that began."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/short-record"), metavar="FOLDER")
     runs = parser.parse_args().runs
     path = results_folder() / "short-record.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    known = {(row["by"], row["seed"], row["num_steps"]) for row in rows}
-    about = {
+    document: dict[str, Any] = {
         "command": "python benchmarks/short_record.py",
         "commit": commit(),
         "hardware": to_dict(hardware()),
         "versions": versions(),
         "options": OPTIONS,
+        "rows": [],
     }
+    if path.is_file():
+        now, document = document, json.loads(path.read_text(encoding="utf-8"))
+        for key in ("options", "versions"):
+            if document[key] != now[key]:
+                raise ValueError(
+                    f"{path} must have the {key} {now[key]}, got {document[key]}; remove it to "
+                    "start anew."
+                )
+    rows = document["rows"]
+    known = {(row["by"], row["seed"], row["num_steps"]) for row in rows}
     for by, seed in DIVISIONS:
         for num_steps in NUM_STEPS:
             if (by, seed, num_steps) in known:
                 continue
             row = score(by, seed, num_steps, runs)
             rows.append(row)
-            write_atomically(path, json.dumps({**about, "rows": rows}, indent=1) + "\n")
+            write_atomically(path, json.dumps(document, indent=1) + "\n")
             found = row["scores"]
             cells = ", ".join(f"{name} {one['log_likelihood']:.2f}" for name, one in found.items())
             print(f"{by}, seed {seed}, {num_steps:,} updates: {cells}", flush=True)

@@ -54,12 +54,15 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse, with an ``OSError``, a place where a file could not be made."""
-    path = Path(path)
-    if path.is_dir():
+    try:
+        place = Path(path).resolve()
+    except RuntimeError as error:  # until Python 3.12
+        raise OSError(f"{path} is a link that leads back to itself.") from error
+    if place.is_dir():
         raise IsADirectoryError(f"{path} is a folder; a file is to be written there.")
-    if path.exists() and not path.is_file():
+    if place.exists() and not place.is_file():
         raise OSError(f"{path} is no regular file; name one to be written or replaced.")
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    folder = next(folder for folder in place.parents if folder.exists())
     if not folder.is_dir():
         raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder.")
     if not os.access(folder, os.W_OK):

@@ -123,8 +123,9 @@ class Observations(TaskGenerator):
                 "as in table[table.sizes > 0]."
             )
         # As models see them: in float64 the last digits depend on the number of threads.
-        data = (table.sizes, table.x[table.mask].float(), table.y[table.mask].float())
-        digest = hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in data))
+        data = (table.sizes, table.x[table.mask], table.y[table.mask])
+        exact = (part.float().double().cpu() for part in data)
+        digest = hashlib.sha256(b"".join(part.numpy().tobytes() for part in exact))
         object.__setattr__(self, "digest", digest.hexdigest())
         object.__setattr__(self, "functions", table)
         object.__setattr__(self, "_copies", {table.x.device: table})

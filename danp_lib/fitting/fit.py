@@ -46,7 +46,7 @@ _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _FINEST = 64  # grid points per unit, as in the paper
 _FEWEST_CELLS = 8  # of the grid, that a function should span
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
-_ROUNDING = 1e-9  # of outputs without a season, whose coefficients have ten digits
+_ROUNDING = 1e-9  # of outputs without a season, as a share of their range
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,8 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     tables = [_usable(seen, season, context + targets)]
     with naming(f"in what is held out, a fraction {config.held_out}"):
         tables.append(_usable(unseen, season, context + targets))
-    if season is not None and not tables[0].y[tables[0].mask].std() > _ROUNDING * y.abs().max():
+    rest = tables[0].y[tables[0].mask]
+    if season is not None and not rest.std() > _ROUNDING * (y.max() - y.min()):
         raise ValueError(
             f"y must differ from a cycle of period {season.period}, for there to be something to "
             "model, but nothing is left without it; leave period out."

@@ -51,9 +51,14 @@ class Season(Configuration):
                 f"period must be one in which the inputs lie at {waves.shape[1]} different places "
                 f"or more, got {period}; take the mean out yourself."
             )
-        solution = torch.linalg.lstsq(waves, y.double().unsqueeze(-1)).solution
-        # Its last digits differ from call to call, and a run goes on with the same data alone.
-        return cls(period, tuple(float(f"{value:.10g}") for value in solution.flatten().tolist()))
+        # The last digits of the solution differ from call to call, and a run goes on with the same
+        # data alone. So ten digits of the largest coefficient are kept, once a constant is out.
+        center = math.fsum(y.tolist()) / len(y)
+        rest = (y.double() - center).unsqueeze(-1)
+        solution = torch.linalg.lstsq(waves, rest).solution.flatten().tolist()
+        step = 2.0 ** (math.frexp(max(map(abs, solution)))[1] - 34)
+        constant, *others = (round(value / step) * step for value in solution)
+        return cls(period, (center + constant, *others))
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean at inputs of any shape."""

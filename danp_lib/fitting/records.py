@@ -168,7 +168,8 @@ def divide(
 
     Held out is a fraction of the functions at random, by ``"group"``; of every series the last
     part, by ``"time"``; or of ten successive parts of every series some at random, by ``"blocks"``.
-    Series of fewer than ten points are left out, with a :class:`RecordsWarning`.
+    By time and by blocks, series of fewer than ten points are left out, with a
+    :class:`RecordsWarning`.
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"held_out must be in (0, 1), got {fraction}.")

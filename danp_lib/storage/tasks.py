@@ -55,16 +55,17 @@ def make_benchmark(dataset: str) -> Task:
 def write_benchmarks(folder: str | os.PathLike[str]) -> None:
     """Make the benchmark sets that a folder lacks, and write them there, with the hashes beside.
 
-    A folder that lacks none is refused, and so is a set that is not the one that its hash is of.
+    A folder that lacks none is refused, and so is a set that is not the one that its hash is of. A
+    set that has no hash, of a call that was stopped, is made again.
     """
     folder = Path(folder)
     hashes = json.loads((folder / HASHES).read_text()) if (folder / HASHES).exists() else {}
     paths = {dataset: folder / f"{dataset}.safetensors" for dataset in DATASETS}
-    missing = [dataset for dataset, path in paths.items() if not path.exists()]
+    missing = [name for name, path in paths.items() if not path.exists() or name not in hashes]
     if not missing:
         raise FileExistsError(f"{folder} holds all sets already; they are written once.")
     for dataset in paths.keys() - missing:
-        _check_hash(paths[dataset], hashes.get(dataset))
+        _check_hash(paths[dataset], hashes[dataset])
     for dataset in missing:
         metadata = {
             "dataset": dataset,

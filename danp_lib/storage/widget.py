@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +14,6 @@ from danp_lib.models.danp import DANP
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
 from danp_lib.storage.web import model_script, widget_module
-
-# All widgets of a notebook share their models, so that no two may have one name.
-_numbers = itertools.count(1)
 
 
 class LiveWidget(anywidget.AnyWidget):
@@ -48,7 +45,8 @@ def live_model(
             prior = read_header(pretrained_path(model)).task_generator
             scripts[model] = model_script(load_pretrained(model), model, task_generator=prior)
         else:
-            name = f"model {next(_numbers)}"
+            # A browser's page has one set of models, for all notebooks in it.
+            name = f"model {secrets.token_hex(3)}"
             scripts[name] = model_script(model, name)
     return LiveWidget(
         _esm=widget_module(*scripts.values()),

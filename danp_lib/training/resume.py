@@ -171,7 +171,8 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     # What the weights of a step do not depend on.
     free = ["log_every", "validate_every", "keep_best"]
     # Lower ends of intervals from other numbers of tasks cannot be compared.
-    free += [] if asked["training.keep_best"] else ["num_validation_batches"]
+    compared = asked["training.keep_best"] and stored.get("training.keep_best")
+    free += [] if compared else ["num_validation_batches"]
     reason = f"; a {schedule} schedule depends on it"
     if schedule == "constant":
         reason = f"; the run has made {step}"

@@ -784,6 +784,13 @@ def test_what_is_no_file_is_not_replaced(tiny: Path) -> None:
         check_writable(tiny / "pipe")
 
 
+def test_a_link_is_judged_by_where_it_leads(tiny: Path) -> None:
+    write(tiny / "file", "")
+    (tiny / "link.safetensors").symlink_to(tiny / "file" / "m.safetensors")
+    says = refused(*TRAIN, "--out", "link.safetensors")
+    assert "not a folder" in says
+
+
 def test_a_checkpoint_of_another_run_is_not_replaced(tiny: Path) -> None:
     (tiny / "danp.safetensors").write_bytes(b"weights of a week")
     says = refused(*TRAIN, "--out", "danp.safetensors")

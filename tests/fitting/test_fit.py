@@ -17,6 +17,7 @@ import danp_lib.fitting.fit as fitting
 from danp_lib import NoiseSchedule, PointSet, fit, load_fitted
 from danp_lib._config import to_dict
 from danp_lib.fitting.fit import Interrupted
+from danp_lib.fitting.fitted import Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.storage.checkpoint import CheckpointError
@@ -161,20 +162,24 @@ def test_what_is_held_out_reaches_the_scores_alone(monkeypatch: pytest.MonkeyPat
         assert one.scores[name].log_likelihood > other.scores[name].log_likelihood + 0.1
 
 
+@pytest.mark.parametrize("seed", range(3))
 def test_a_run_with_a_season_goes_on_though_its_last_digits_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Least squares do not give the same bits in every call, and the season is what is left."""
     frame = series().assign(celsius=lambda f: 300.0 + 0.01 * f["celsius"])
     columns: dict[str, Any] = {"x": "time", "y": "celsius", "width": 2.0, "period": 1.0}
     options: dict[str, Any] = {**columns, **SHORTER, "compare": (), "folder": tmp_path}
     real, exact = vars(fitting)["train"], torch.linalg.lstsq
+    generator = torch.Generator().manual_seed(seed)
 
     def stopped(*arguments: Any, **others: Any) -> Any:
         return real(*arguments, **others, max_minutes=1e-9)
 
     def moved(*arguments: Any) -> Any:
-        return SimpleNamespace(solution=exact(*arguments).solution * (1.0 + 4e-16))
+        solution = exact(*arguments).solution
+        noise = torch.randn(solution.shape, dtype=solution.dtype, generator=generator)
+        return SimpleNamespace(solution=solution + 2.2e-16 * solution.abs().max() * noise)
 
     monkeypatch.setattr(fitting, "train", stopped)
     with pytest.warns(RecordsWarning), pytest.raises(Interrupted):
@@ -183,6 +188,15 @@ def test_a_run_with_a_season_goes_on_though_its_last_digits_differ(
     monkeypatch.setattr(torch.linalg, "lstsq", moved)
     with pytest.warns(RecordsWarning):
         assert fit(frame, **options).season is not None
+
+
+def test_a_season_leaves_small_variations_of_large_outputs() -> None:
+    x = torch.arange(360, dtype=torch.float64) / 12
+    noise = torch.randn(360, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = 1e7 + torch.cos(2 * torch.pi * x) + 5e-3 * noise
+    season = Season.fit(x, y, period=1.0)
+    assert season.coefficients[1] == pytest.approx(1.0, abs=2e-3)
+    assert float((y - season.mean(x)).std()) == pytest.approx(5e-3, rel=0.1)
 
 
 def test_options_reach_the_data_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

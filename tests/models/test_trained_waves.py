@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from danp_lib.data.generators import PAPER_SUFFIX, split_name
+from danp_lib.data.generators import split_name
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained
 from danp_lib.storage.tasks import TASKS_PER_SIZE, benchmark_tasks
 
@@ -14,6 +14,9 @@ WAVES = [
     for name in PRETRAINED
     if name.startswith("danp") and split_name(name)[1] in ("sawtooth", "square", "square-released")
 ]
+
+WIDEST = {"danp-square-released-paper": 1.5}
+"""The largest standard deviation of the models that do not keep the limit of all others."""
 
 
 @pytest.mark.parametrize("name", WAVES)
@@ -27,6 +30,4 @@ def test_no_component_leaves_the_range_of_waves(name: str) -> None:
         means = predictive.components.mean
         assert means.min() >= -0.5
         assert means.max() <= 1.5
-        # By the paper's recipe, that of square waves reaches 1.2 on single tasks.
-        if not name.endswith(PAPER_SUFFIX):
-            assert predictive.stddev.max() <= 0.75
+        assert predictive.stddev.max() <= WIDEST.get(name, 0.75)

@@ -18,6 +18,7 @@ RESULT: dict[str, Any] = json.loads((ROOT / "results" / "short-record.json").rea
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("statsmodels")  # of the extra "book"
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("short_record")
 

@@ -249,10 +249,14 @@ def test_sets_that_were_begun_are_finished(tmp_path: Path, monkeypatch: pytest.M
             raise KeyboardInterrupt
         return real(dataset)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "make_benchmark", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            write_benchmarks(tmp_path)
+    def stopped_later(*_: object) -> str:  # a set is there, and no hash of it
+        raise KeyboardInterrupt
+
+    for name, interrupted in (("make_benchmark", stopped), ("sha256", stopped_later)):
+        with monkeypatch.context() as patch:
+            patch.setattr(benchmark, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                write_benchmarks(tmp_path)
     write_benchmarks(tmp_path)
     hashes = json.loads((tmp_path / HASHES).read_text())
     assert hashes == {name: sha256(tmp_path / f"{name}.safetensors") for name in DATASETS}

@@ -43,7 +43,7 @@ def curve(scores: Iterable[tuple[int, float]]) -> plotting.Curve:
     for size, value in scores:
         logs[size].append(value)
     sizes = sorted(logs)
-    points = [mean_and_ci95(torch.tensor(logs[size]).double().exp()) for size in sizes]
+    points = [mean_and_ci95(torch.tensor(logs[size], dtype=torch.float64).exp()) for size in sizes]
     return sizes, [mean for mean, _ in points], [error or 0.0 for _, error in points]
 
 
