@@ -2,9 +2,10 @@
 
 Every rung is the one before with some of its settings replaced by those of the recipe ``fast``; all
 are trained for as many steps. From the last, the changes of the network are taken back: what are
-they worth, once the training can use them? One seed a rung, and a second at the paper's end and at
-the book's, say how much of a difference is chance. A model is scored on tasks drawn from the prior
-with a seed of their own, two of each context size from 0 to 30, none of them a benchmark task.
+they worth, once the training can use them? The rung of Muon is taken apart: is its gain that of the
+optimizer or that of the falling rate? One seed a rung, and a second at the paper's end and at the
+book's, say how much of a difference is chance. A model is scored on tasks drawn from the prior with
+a seed of their own, two of each context size from 0 to 30, none of them a benchmark task.
 
 A run that was stopped goes on when the same command is given again; what is scored stays.
 """
@@ -73,6 +74,17 @@ TAKEN_BACK: dict[str, tuple[str, ...]] = {
 }
 """What else is tried at the end: the last rung with these settings of the recipe ``paper``."""
 
+MUON = "Muon and its schedule"
+ADAM = ("training.optimizer", "training.muon_weight_decay")
+TAKEN_APART: dict[str, tuple[str, ...]] = {
+    "Muon, rate constant": ("training.schedule",),
+    "Adam, rate falling": ADAM,
+    "Adam, rate falling from the paper's": (*ADAM, "training.learning_rate"),
+}
+"""What is tried of the rung of Muon: it, with these settings of the recipe ``paper``."""
+
+BRANCHES = TAKEN_BACK | TAKEN_APART
+
 
 @dataclass(frozen=True)
 class Run:
@@ -81,7 +93,7 @@ class Run:
     Attributes:
         model: ``"danp"`` or ``"convgnp"``.
         dataset: Name of its dataset.
-        rung: A key of :data:`RUNGS` or :data:`TAKEN_BACK`.
+        rung: A key of :data:`RUNGS`, :data:`TAKEN_BACK` or :data:`TAKEN_APART`.
         seed: Of weights and tasks.
         num_steps: Length of the run.
     """
@@ -95,7 +107,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        rung = [*RUNGS, *TAKEN_BACK].index(self.rung)
+        rung = [*RUNGS, *BRANCHES].index(self.rung)
         return f"{self.model}-{self.dataset}-{rung}-seed{self.seed}-{self.num_steps}"
 
     def configs(self) -> tuple[ConvNPConfig | DANPConfig, TrainingConfig]:
@@ -120,11 +132,12 @@ class Run:
 
     def _changes(self) -> Iterator[tuple[str, str]]:
         """Recipe and setting, from the paper's end on."""
+        last = MUON if self.rung in TAKEN_APART else self.rung
         for rung, paths in RUNGS.items():
             yield from (("fast", path) for path in paths)
-            if rung == self.rung:
-                return
-        yield from (("paper", path) for path in TAKEN_BACK[self.rung])
+            if rung == last:
+                break
+        yield from (("paper", path) for path in BRANCHES.get(self.rung, ()))
 
 
 def _base(made_by: Recipe) -> ConvNPConfig:
@@ -136,7 +149,7 @@ def ladder(models: list[str], datasets: list[str], num_steps: int) -> Iterator[R
     """All runs, a whole ladder of one model on one dataset after another."""
     for dataset in datasets:
         for model in models:
-            for rung in (*RUNGS, *TAKEN_BACK):
+            for rung in (*RUNGS, *BRANCHES):
                 yield Run(model, dataset, rung, 0, num_steps)
             yield from (Run(model, dataset, rung, 1, num_steps) for rung in (PAPER, FAST))
 
@@ -190,7 +203,7 @@ def measure(
         minutes, validation = history[-1]["minutes"], history[-1]["validation"]
     result = score(model, run, num_samples=num_samples, device=device)
     return asdict(run) | {
-        "changes": list((RUNGS | TAKEN_BACK)[run.rung]),
+        "changes": list((RUNGS | BRANCHES)[run.rung]),
         "parameters": count_parameters(model),
         "minutes": minutes,
         "validation": validation,
@@ -229,7 +242,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["danp", "convgnp"], metavar="NAME")
     datasets = ["sawtooth", "square-released"]
     parser.add_argument("--datasets", nargs="+", default=datasets, metavar="NAME")
-    rungs = [*RUNGS, *TAKEN_BACK]
+    rungs = [*RUNGS, *BRANCHES]
     parser.add_argument("--rungs", nargs="+", default=rungs, choices=rungs, metavar="RUNG")
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="updates of every run")
     parser.add_argument("--num-samples", type=int, default=128, help="samples to score a DANP with")
@@ -265,6 +278,7 @@ def main() -> None:
                 "seed": SEED,
                 "rungs": RUNGS,
                 "taken_back": TAKEN_BACK,
+                "taken_apart": TAKEN_APART,
                 "runs": records,
             }
             write_atomically(arguments.out, json.dumps(content, indent=1) + "\n")

@@ -78,9 +78,29 @@ def test_what_is_taken_back_is_the_papers(ladder: Any, model: str, dataset: str)
             assert found.get(key) == (first if back else last).get(key), (rung, key)
 
 
+def test_of_the_rung_of_muon_either_part_is_the_papers(ladder: Any) -> None:
+    def made(rung: str) -> dict[str, Any]:
+        return settings(ladder.Run("danp", "sawtooth", rung, 0, 14_000).configs())
+
+    first, whole = made(ladder.PAPER), made(ladder.MUON)
+    changed = {
+        rung: {
+            key.removeprefix("training."): found[key] for key in found if found[key] != whole[key]
+        }
+        for rung in ladder.TAKEN_APART
+        if (found := made(rung))
+    }
+    adam = {"optimizer": "adam", "muon_weight_decay": 0.0}
+    assert list(changed.values()) == [
+        {"schedule": "constant"},
+        adam,
+        adam | {"learning_rate": first["training.learning_rate"]},
+    ]
+
+
 def test_the_ends_have_a_second_seed(ladder: Any) -> None:
     runs = list(ladder.ladder(["danp", "convgnp"], ["sawtooth", "square-released"], 14_000))
-    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * (7 + 4 + 2)
+    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * (7 + 4 + 3 + 2)
     second = {run.rung for run in runs if run.seed == 1}
     assert second == {"paper", "conditioning"}
     assert {run.num_steps for run in runs} == {14_000}
