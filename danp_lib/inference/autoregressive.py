@@ -7,8 +7,9 @@ target (paper, Sections 1 and 3).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,11 +49,18 @@ def ar_log_prob(
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
 
-    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. The
-    contexts, or those samples, are computed ``chunk_size`` at a time.
+    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. Where
+    it is defended, the steps share the weight of the defensive component: :math:`\epsilon / N_t`
+    each, so that a task costs no more than :math:`-\log(1 - \epsilon)` nats, as in one prediction.
+    The contexts, or the samples, are computed ``chunk_size`` at a time.
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    defended = isinstance(model, DANP) and model.config.defensive_weight > 0.0
+    if defended:
+        weight = model.config.defensive_weight / max(1, task.target.num_points)
+        model = copy.copy(model)
+        model.config = replace(model.config, defensive_weight=weight)
     values = torch.zeros(task.batch_size, dtype=torch.float64, device=task.xt.device)
     # Two streams, so that one seed means the same orders for every model.
     for_orders, for_samples = spawn(generator, 2)
@@ -69,8 +77,7 @@ def ar_log_prob(
             )
             values[row] += predictive.log_prob(targets[part].y).sum()
     terms = task.batch_size * task.target.num_points
-    # The defensive component of a defended DANP is one more pass.
-    defended = getattr(model.config, "defensive_weight", 0.0) > 0.0
+    # The defensive component is one more pass.
     return Rollout(values, terms * (1 + model.num_levels * num_samples + defended))
 
 

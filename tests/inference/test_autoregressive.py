@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +92,23 @@ def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task) -> None:
     by_hand = chain_by_hand(model, task, 5, num_samples=3)
     torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
     assert result.forward_passes == 3 * 6 * (1 + 2 * 3)
+
+
+def test_the_steps_of_a_defended_danp_share_the_weight(task: Task) -> None:
+    model = build_danp(num_levels=2)
+    options: dict[str, Any] = {"num_samples": 3}
+    found = ar_log_prob(model.defended(0.3), task, generator=seeded(5), **options).values
+    by_hand = chain_by_hand(model.defended(0.3 / 6), task, 5, **options)
+    torch.testing.assert_close(found, by_hand, rtol=1e-10, atol=1e-10)
+    # All steps together cost no more than the whole weight does in one prediction.
+    unbounded = ar_log_prob(model.defended(0.0), task, generator=seeded(5), **options).values
+    assert (found >= unbounded + math.log(1.0 - 0.3)).all()
+    far = Task(task.context, PointSet(task.xt, task.yt + 1e3))
+    bounded, lost = (
+        ar_log_prob(model.defended(weight), far, generator=seeded(5), **options).values
+        for weight in (0.3, 0.0)
+    )
+    assert (bounded > lost).all()
 
 
 def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
