@@ -176,6 +176,9 @@ def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
     stored = json.loads((ROOT / "results" / "ladder.json").read_text(encoding="utf-8"))
     assert stored["rungs"] == {rung: list(paths) for rung, paths in ladder.RUNGS.items()}
     assert stored["taken_back"] == {name: list(paths) for name, paths in ladder.TAKEN_BACK.items()}
+    assert stored["taken_apart"] == {
+        name: list(paths) for name, paths in ladder.TAKEN_APART.items()
+    }
     assert stored["seed"] == ladder.SEED
     runs = {
         ladder.Run(*(run[f.name] for f in dataclasses.fields(ladder.Run))): run
@@ -184,7 +187,7 @@ def test_stored_runs_are_those_of_the_ladder(ladder: Any) -> None:
     assert len(runs) == len(stored["runs"])
     climbed = {(rung, 0) for rung in (*ladder.RUNGS, "the paper's network again")}
     seeds = {(rung, 1) for rung in (ladder.PAPER, ladder.FAST)}
-    alone = {(rung, 0) for rung in ladder.TAKEN_BACK}
+    alone = {(rung, 0) for rung in ladder.BRANCHES}
     expected = {
         ("danp", "sawtooth"): climbed | seeds | alone,
         ("convgnp", "sawtooth"): climbed | seeds,
