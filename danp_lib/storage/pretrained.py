@@ -30,7 +30,7 @@ _VARIANTS = (
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
     ("danp-paper", "--model danp", ("sawtooth", "square-released", "gp"), "paper"),
     ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
-    ("convgnp-paper", "--model convgnp", ("sawtooth",), "paper"),
+    ("convgnp-paper", "--model convgnp", ("sawtooth", "gp"), "paper"),
     ("ar-convcnp-paper", "--model ar-convcnp", ("sawtooth", "square-released"), "paper"),
 )
 PRETRAINED = {
