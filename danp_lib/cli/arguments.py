@@ -39,7 +39,12 @@ DATES = "dates become years, and a day 1/365.2425"
 DATASET_NAMES = "sawtooth, square, square-released or gp"
 CHECKPOINT = Argument(help="A checkpoint's file, or the name of a pretrained model.")
 Defended = Annotated[
-    bool, Option("--defended", help="Guard a DANP against samples of its own that are wrong.")
+    bool,
+    Option(
+        "--defended",
+        help="Guard a DANP against samples of its own that are wrong; one that was trained on your "
+        "own records always is.",
+    ),
 ]
 ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
 Dataset = Annotated[

@@ -75,7 +75,9 @@ def predict(
         say(context, f"rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.
     named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
-    names = [None] if named is None else list(named.unique())
+    names = [None] if named is None or named.empty else list(named.unique())
+    if layout.group and named is None and len(given):
+        say(context, f"all rows are taken for one function, since no column is {group!r}.")
     given = given.dropna(subset="y")
     if "group" in given and (new := set(names) - set(given["group"])):
         none = f"predicted from no point, since {context} has none of this {group}"
@@ -88,6 +90,10 @@ def predict(
             rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
         )
         where = context if name is None else f"{context}, {group} {name}"
+        repeated = known["x"].duplicated().sum()
+        if repeated and fitted.scores:
+            outputs = known.groupby("x")["y"].transform("mean")
+            known = known.assign(y=outputs).drop_duplicates("x")
         with arguments.saying_warnings(where, ContextWarning):
             predicted = _predict_one(
                 fitted,
@@ -100,8 +106,9 @@ def predict(
                 samples=samples,
                 generator=streams if len(names) == 1 else spawn(streams, 1)[0],
             )
-        if repeated := known["x"].duplicated().sum():
-            say(where, f"points at the input of another: {repeated}.")
+        if repeated:
+            done = "averaged, as in training" if fitted.scores else "kept"
+            say(where, f"points at the input of another were {done}: {repeated}.")
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["text" if layout.dates else "x"]
         parts.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))

@@ -118,7 +118,7 @@ def fit(
         predictors["convgnp"] = partial(_predict, rival)
     if "gp" in config.compare:
         process = FittedGaussianProcess.fit(
-            data.seen.functions, own_mean=not data.layout.relative, generator=for_process
+            data.seen.functions, own_mean=config.width is None, generator=for_process
         )
         predictors["gp"] = lambda task: process.predict(task.context, task.xt)
     provenance = {
@@ -195,19 +195,12 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
     table = records.read_records(data, **columns)
     seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
-    apart, width = seen, config.width
+    apart, width = seen.functions, config.width
     if width is not None:
-        apart, seen = records.windows_of(seen, width, stride=width), records.windows_of(seen, width)
+        apart = records.windows_of(seen, width, stride=width).functions
+        seen = records.windows_of(seen, width)
         with naming(f"in what is held out, a fraction {config.held_out}"):
             unseen = records.windows_of(unseen, width, stride=width)
-    if len(apart) < FEW_FUNCTIONS:
-        warnings.warn(
-            f"only {len(apart)} functions to train on"
-            + (", windows that overlap counted once" if width is not None else "")
-            + ": a network may memorize them, so compare with the Gaussian process.",
-            records.RecordsWarning,
-            stacklevel=3,
-        )
     season = None
     if config.period is not None:
         real = seen.functions.mask
@@ -215,6 +208,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         season = Season.fit(x, y, config.period)
     context, targets = _sizes(seen, config.max_context, config.num_targets)
     tables = [_usable(seen, season, context + targets)]
+    if (count := int((apart.sizes >= context + targets).sum())) < FEW_FUNCTIONS:
+        warnings.warn(
+            f"only {count} functions to train on"
+            + (", windows that overlap counted once" if width is not None else "")
+            + ": a network may memorize them, so compare with the Gaussian process.",
+            records.RecordsWarning,
+            stacklevel=3,
+        )
     with naming(f"in what is held out, a fraction {config.held_out}"):
         tables.append(_usable(unseen, season, context + targets))
     rest = tables[0].y[tables[0].mask]

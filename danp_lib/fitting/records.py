@@ -85,6 +85,7 @@ def read_records(
     function averaged; a :class:`RecordsWarning` says so.
     """
     inputs, outputs, names, dates = _columns(data, x, y, group)
+    _warn_of_codes(inputs, outputs, x, y, dates)
     parts, starts = [], []
     missing = np.isnan(outputs)
     unsorted, repeated = 0, 0
@@ -143,6 +144,28 @@ def _columns(
             f"the column {group!r} must name a function in every row, got nothing at {place}."
         )
     return inputs, outputs, names.to_numpy(), dates
+
+
+def _warn_of_codes(
+    inputs: NDArray[np.float64], outputs: NDArray[np.float64], x: str, y: str, dates: bool
+) -> None:
+    """Warn of numbers that are most likely codes: dates without dashes, and marks of no value."""
+    days, rest = inputs // 100, inputs % 100
+    months, years = days % 100, days // 100
+    coded = (rest >= 1) & (rest <= 31) & (months >= 1) & (months <= 12)
+    coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
+    if not dates and len(inputs) > 1 and coded.all():
+        message = f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103."
+        warnings.warn(message, RecordsWarning, stacklevel=3)
+    known = outputs[~np.isnan(outputs)]
+    if len(known) == 0:
+        return
+    away = np.abs(known - np.median(known))
+    far = away > 100.0 * np.median(away)
+    if np.median(away) > 0.0 and 0 < far.sum() < 0.05 * len(known):
+        marks = ", ".join(f"{value:g}" for value in np.unique(known[far])[:3])
+        message = f"outputs of {y!r} are far from all others ({marks}): {far.sum()}; leave a cell"
+        warnings.warn(f"{message} empty where there is no value.", RecordsWarning, stacklevel=3)
 
 
 def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:

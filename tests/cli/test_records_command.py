@@ -149,7 +149,27 @@ def test_inputs_may_name_their_group_and_repeated_ones_are_said(trained: Path) -
         ("a", "2020-01-05"),
         ("c", "2020-01-06"),
     ]
-    assert "points at the input of another: 1." in result.stderr
+    assert "points at the input of another were averaged, as in training: 1." in result.stderr
+    repeated = read(out)
+    context.write_text("station,date,level\na,2020-01-03,0.45\n")
+    assert danp("predict", trained / "m.safetensors", *files).exit_code == 0
+    for one, other in zip(repeated, read(out), strict=True):
+        for key in ("mean", "sd", "q0.95"):
+            assert float(one[key]) == pytest.approx(float(other[key]), rel=1e-5)
+
+
+def test_a_context_may_have_no_rows_and_no_groups(trained: Path) -> None:
+    context, at, out = (trained / name for name in ("context.csv", "at.csv", "out.csv"))
+    files = ("--context", context, "--at", at, "--out", out, "--num-samples", 4)
+    at.write_text("date\n2020-01-05\n2020-01-06\n")
+    context.write_text("station,date,level\n")
+    result = danp("predict", trained / "m.safetensors", *files)
+    assert result.exit_code == 0, result.output
+    assert [row["date"] for row in read(out)] == ["2020-01-05", "2020-01-06"]
+    context.write_text("Station,date,level\na,2020-01-03,0.5\nb,2020-01-04,0.1\n")
+    result = danp("predict", trained / "m.safetensors", *files)
+    assert "taken for one function, since no column is 'station'" in result.stderr
+    assert len(read(out)) == 2
 
 
 @pytest.mark.parametrize(

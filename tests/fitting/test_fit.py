@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,28 @@ def test_a_season_leaves_small_variations_of_large_outputs() -> None:
     season = Season.fit(x, y, period=1.0)
     assert season.coefficients[1] == pytest.approx(1.0, abs=2e-3)
     assert float((y - season.mean(x)).std()) == pytest.approx(5e-3, rel=0.1)
+
+
+def test_windows_without_enough_points_are_not_counted() -> None:
+    """A long gap holds no functions."""
+    near = np.arange(0.0, 12.0, 0.05)
+    time = np.concatenate([near, 172.0 + near])
+    frame = pd.DataFrame({"time": time, "celsius": np.sin(3.0 * time) + 0.1 * np.cos(time)})
+    with pytest.warns(RecordsWarning) as caught:
+        fit(frame, x="time", y="celsius", width=2.0, compare=(), **SHORTER)
+    said = [str(warning.message) for warning in caught]
+    assert any(re.match(r"only \d functions to train on", message) for message in said)
+
+
+def test_the_process_has_a_mean_where_records_count_from_their_own_start() -> None:
+    random = np.random.default_rng(0)
+    frame = days().assign(
+        demand=lambda f: 10.0 * np.exp(-f["hour"] / 4) + 0.1 * random.normal(size=len(f))
+    )
+    shifted = frame.assign(hour=frame["hour"] + 100.0 * frame["day"])
+    one = fit(frame, **COLUMNS, **SHORTER, compare=("gp",))
+    own = fit(shifted, **COLUMNS, **SHORTER, compare=("gp",), own_start=True)
+    assert own.scores["gp"].crps == pytest.approx(one.scores["gp"].crps, rel=1e-3)
 
 
 def test_options_reach_the_data_and_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

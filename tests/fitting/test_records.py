@@ -170,3 +170,21 @@ def test_a_window_of_dates_is_in_years() -> None:
     table = read_records(pd.DataFrame({"x": dates, "y": 0.0}))
     with pytest.raises(ValueError, match=r"window of width 24\.0 years: width must"):
         windows_of(table, 24.0)
+
+
+def test_dates_without_dashes_are_said_to_be_plain_numbers() -> None:
+    frame = table(1, 4).assign(time=[20190103, 20190131, 20190201, 20190202])
+    with pytest.warns(RecordsWarning, match=r"'time' is taken for plain numbers.*2019-01-03"):
+        read_records(frame, x="time", y="value")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_records(
+            frame.assign(time=[20190103, 20190131, 20190201, 20191301]), x="time", y="value"
+        )
+
+
+def test_marks_of_no_value_are_said() -> None:
+    frame = table(10, 12)
+    frame.loc[[3, 40], "value"] = -9999.0 * 1e3
+    with pytest.warns(RecordsWarning, match=r"'value' are far from all others \(-9\.999e\+06\): 2"):
+        read_records(frame, **COLUMNS)
