@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from danp_lib.evaluation.results import results_folder
-from danp_lib.evaluation.table import AS_USED, PAPER, PAPERS_ESTIMATOR, ROLLED_OUT, table
+from danp_lib.evaluation.table import (
+    AS_USED,
+    PAPER,
+    PAPERS_ESTIMATOR,
+    ROLLED_OUT,
+    USED_ROLLED_OUT,
+    table,
+)
 from danp_lib.storage.card import read_card
 from danp_lib.storage.pretrained import pretrained_path
 
@@ -163,8 +170,9 @@ def test_the_results_are_those_of_the_table() -> None:
         ]
         line = "| " + " | ".join(cells) + " |"
         assert line in README.splitlines()
-        rolled_out = [rows[ROLLED_OUT[name]] for name in ("danp", "convgnp", "convcnp")]
-        assert rolled_out[0]["num_samples"] == 16
+        names = (USED_ROLLED_OUT, *(ROLLED_OUT[name] for name in ("danp", "convgnp", "convcnp")))
+        rolled_out = [rows[name] for name in names]
+        assert [row["num_samples"] for row in rolled_out[:2]] == [16, 16]
         cells = [dataset, *(cell(row, "ours") for row in (*rolled_out, rows["ar-convcnp"]))]
         assert f"| {' | '.join(cells)} |" in README.splitlines()
 
@@ -174,6 +182,7 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
         ("danp (as used)", "danp-long (as used)"): "DANP, as used",
         ("danp", "danp-long"): "DANP, by the balance heuristic",
         ("danp (rolled out)", "danp-long (rolled out)"): "DANP, rolled out",
+        (USED_ROLLED_OUT, "danp-long (as used, rolled out)"): "DANP, as used, rolled out",
         ("convgnp", "convgnp-long"): "ConvGNP",
         ("convgnp (rolled out)", "convgnp-long (rolled out)"): "ConvGNP, rolled out",
     }
