@@ -56,8 +56,9 @@ def predict(
     too. The result has the columns of groups, if any, and of inputs, then mean, sd (standard
     deviation), q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of
     --at. All are in the units of the data that the model was trained on, where the checkpoint knows
-    them. Rows of the context without an output are left out; that, and a context unlike those of
-    the training, is said on the standard error.
+    them. Rows of the context without an output are left out, and outputs
+    at equal inputs averaged where the training did so; that, and a context unlike those of the
+    training, is said on the standard error.
     """
     pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
     _check_place(out, find_checkpoint(checkpoint), context, at)
@@ -76,8 +77,6 @@ def predict(
     # Inputs that name no function are asked of every one.
     named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
     names = [None] if named is None or named.empty else list(named.unique())
-    if layout.group and named is None and len(given):
-        say(context, f"all rows are taken for one function, since no column is {group!r}.")
     given = given.dropna(subset="y")
     if "group" in given and (new := set(names) - set(given["group"])):
         none = f"predicted from no point, since {context} has none of this {group}"
@@ -90,10 +89,7 @@ def predict(
             rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
         )
         where = context if name is None else f"{context}, {group} {name}"
-        repeated = known["x"].duplicated().sum()
-        if repeated and fitted.scores:
-            outputs = known.groupby("x")["y"].transform("mean")
-            known = known.assign(y=outputs).drop_duplicates("x")
+        known = _without_repeats(known, where, averaged=bool(fitted.scores))
         with arguments.saying_warnings(where, ContextWarning):
             predicted = _predict_one(
                 fitted,
@@ -106,9 +102,6 @@ def predict(
                 samples=samples,
                 generator=streams if len(names) == 1 else spawn(streams, 1)[0],
             )
-        if repeated:
-            done = "averaged, as in training" if fitted.scores else "kept"
-            say(where, f"points at the input of another were {done}: {repeated}.")
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["text" if layout.dates else "x"]
         parts.append(pandas.DataFrame({**labels, **predicted}, index=wanted.index))
@@ -156,6 +149,19 @@ def _check_rows(given: Any, asked: Any, group: str | None, files: tuple[Path, Pa
         raise ValueError(
             f"{context}, line 1: the header must name {group!r}, as that of {at} does."
         )
+    if group is not None and "group" not in given and not given.empty:
+        say(context, f"all rows are taken for one function, since no column is {group!r}.")
+
+
+def _without_repeats(known: Any, where: Path | str, *, averaged: bool) -> Any:
+    """Rows as a model of one's own records knows them: one for each input."""
+    if not (repeated := known["x"].duplicated().sum()):
+        return known
+    done = "averaged, as in training" if averaged else "kept"
+    say(where, f"points at the input of another were {done}: {repeated}.")
+    if not averaged:
+        return known
+    return known.assign(y=known.groupby("x")["y"].transform("mean")).drop_duplicates("x")
 
 
 def _read_rows(path: Path, columns: list[str], group: str | None, *, dates: bool) -> Any:
