@@ -56,9 +56,9 @@ def predict(
     too. The result has the columns of groups, if any, and of inputs, then mean, sd (standard
     deviation), q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of
     --at. All are in the units of the data that the model was trained on, where the checkpoint knows
-    them. Rows of the context without an output are left out, and outputs
-    at equal inputs averaged where the training did so; that, and a context unlike those of the
-    training, is said on the standard error.
+    them. Rows of the context without an output are left out, and outputs at equal inputs averaged
+    where the training did so; that, and a context unlike those of the training, is said on the
+    standard error.
     """
     pandas, levels = tables.import_pandas(), _parse_quantiles(quantiles)
     _check_place(out, find_checkpoint(checkpoint), context, at)

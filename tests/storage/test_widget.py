@@ -27,7 +27,7 @@ def test_a_model_s_widget_has_the_scripts_and_the_models() -> None:
     made = live_model("danp-gp", tiny(), points=[(0.0, 0.5)], num_samples=4)
     given, own = made.models
     assert given == "danp-gp"
-    assert re.fullmatch(r"model \d+", own)
+    assert re.fullmatch(r"model [0-9a-f]{6}", own)
     assert live_model(tiny()).models != [own]
     assert made._esm.startswith(widget_module()[:50_000])
     for name in made.models:
