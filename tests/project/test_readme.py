@@ -227,3 +227,19 @@ def test_the_minutes_of_training_are_those_measured() -> None:
             or f"of {longer['steps']:,}," in prose
         )
     assert f"had {shortest[0]:,} and {shortest[1]:,} updates" in prose
+    # The longest run measured, at the usual number of updates.
+    points = json.loads(path.read_text(encoding="utf-8"))["points"]["sawtooth"]
+    assert round(14_000 * points[-1]["minutes"] / points[-1]["steps"]) == 11
+    assert "each of 14,000 updates. With the library of today that takes about eleven" in prose
+
+
+def test_the_lead_of_the_rollout_as_used_is_that_of_the_results() -> None:
+    scores = {
+        dataset: [rows[row]["ours"] for row in (USED_ROLLED_OUT, ROLLED_OUT["convgnp"])]
+        for dataset, rows in table().items()
+    }
+    assert all(ours > theirs for ours, theirs in scores.values())
+    ours, theirs = scores["gp"]
+    assert round(100 * (ours / theirs - 1)) == 2
+    said = "is ahead of that rival on all data, on Gaussian processes by two per cent"
+    assert said in " ".join(README.split())
