@@ -1,4 +1,4 @@
-"""``danp evaluate``, ``danp benchmark``, ``danp table`` and ``danp tasks``."""
+"""``danp evaluate``, ``danp benchmark`` and ``danp table``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
 from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.storage.tasks import benchmark_tasks, write_benchmarks
+from danp_lib.storage.tasks import benchmark_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
@@ -139,11 +139,6 @@ def table(as_json: AsJson = False) -> None:
     """
     rows = benchmark_table()
     print(arguments.as_text(rows) if as_json else render_table(rows))
-
-
-def tasks(folder: Annotated[Path, Argument(help="A folder.")]) -> None:
-    """Draw the sets of benchmark tasks that a folder lacks; those it has are checked and stay."""
-    write_benchmarks(folder)
 
 
 def render(result: Evaluation) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from danp_lib.cli.evaluate import benchmark, evaluate, table, tasks
+from danp_lib.cli.evaluate import benchmark, evaluate, table
 from danp_lib.cli.info import export, info
 from danp_lib.cli.predict import predict
 from danp_lib.cli.train import train
@@ -66,17 +66,16 @@ danp evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json
 danp benchmark danp-sawtooth --num-samples 1024 --compiled
 danp benchmark ceiling-gp --measure marginals --out runs/results
 danp table --json
-danp tasks runs/benchmark_tasks
 danp predict danp-sawtooth --context a.csv --at b.csv --out c.csv --samples 3
 danp info danp-sawtooth
 danp info --model danp --dataset sawtooth --recipe paper --json
 danp export --web danp-sawtooth --out my-page
 """
 
-for command in (train, evaluate, benchmark, table, tasks, predict, info, export):
+for command in (train, evaluate, benchmark, table, predict, info, export):
     start = f"danp {command.__name__} "
     shown = [f"  {line}" for line in EXAMPLES.splitlines() if line.startswith(start)]
-    app.command(epilog="\n".join(["\b", "Examples:", *shown]), hidden=command is tasks)(command)
+    app.command(epilog="\n".join(["\b", "Examples:", *shown]))(command)
 
 
 def main() -> None:

@@ -52,7 +52,6 @@ from danp_lib.models.convnp import (
 )
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage import pretrained
-from danp_lib.storage import tasks as storage_tasks
 from danp_lib.storage.card import read_card, render_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
 from danp_lib.storage.origin import sha256
@@ -428,14 +427,6 @@ def test_benchmark_writes_each_kind_of_result(two_tasks: Task, here: Path) -> No
     ]
     write(here / "file", "")
     assert "file" in refused("benchmark", "danp-gp", "--out", here / "file")
-
-
-def test_tasks_writes_the_sets_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_tasks, "CONTEXT_SIZES", (0, 1))
-    monkeypatch.setattr(storage_tasks, "POOL_SIZE", 8)
-    assert good("tasks", "sets") == ""
-    assert load_tasks(here / "sets" / "gp.safetensors").batch_size == 20
-    assert "written once" in refused("tasks", "sets")
 
 
 # predict

@@ -7,7 +7,7 @@ import torch
 
 from danp_lib.data.generators import split_name
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained
-from danp_lib.storage.tasks import TASKS_PER_SIZE, benchmark_tasks
+from danp_lib.storage.tasks import benchmark_tasks
 
 WAVES = [
     name
@@ -23,7 +23,7 @@ WIDEST = {"danp-square-released-paper": 1.5}
 def test_no_component_leaves_the_range_of_waves(name: str) -> None:
     model = load_pretrained(name)
     tasks = benchmark_tasks(split_name(name)[1])
-    for row in range(0, tasks.batch_size, 2 * TASKS_PER_SIZE):
+    for row in range(0, tasks.batch_size, 20):
         task = tasks[row]
         generator = torch.Generator().manual_seed(row)
         predictive = model.predict(task.context, task.xt, num_samples=32, generator=generator)
