@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from danp_lib.data.generators import TaskGenerator, check_sizes
 from danp_lib.data.points import PointSet, Task, check_kind
@@ -69,13 +69,9 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
             "tables must be one or more, of one dtype and one input dimension, got "
             f"{sorted(kinds, key=str)}."
         )
-    most = max(table.num_points for table in tables)
-
-    def pad(part: Tensor) -> Tensor:
-        return F.pad(part, (*(0, 0) * (part.ndim - 2), 0, most - part.shape[1]))
-
     kinds_of_parts = zip(*(table.parts for table in tables), strict=True)
-    return PointSet(*(torch.cat([pad(part) for part in parts]) for parts in kinds_of_parts))
+    functions = ([row for part in parts for row in part] for parts in kinds_of_parts)
+    return PointSet(*(pad_sequence(rows, batch_first=True) for rows in functions))
 
 
 def draw_points(functions: PointSet, count: int, *, generator: torch.Generator) -> PointSet:

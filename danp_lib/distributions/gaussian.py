@@ -100,10 +100,7 @@ class LowRankNormal(OutputsDistribution):
             self._check_parameters(value)
         residual = value.to(torch.float64) - self.loc
         points, rank = self.event_shape[0], self.cov_factor.shape[-1]
-        if rank == 0:
-            squared = (residual.square() / self.cov_diag).sum(dim=(-2, -1))
-            log_det = self.cov_diag.log().sum(dim=(-2, -1))
-        elif rank < points:
+        if rank < points:
             scaled = self.cov_factor / self.cov_diag
             eye = torch.eye(rank, dtype=torch.float64, device=value.device)
             inner = self.cov_factor.mT @ scaled + eye
