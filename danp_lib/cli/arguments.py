@@ -46,7 +46,10 @@ Defended = Annotated[
         "own records always is.",
     ),
 ]
-ESTIMATOR = Option(help="model (as published), noising, both, or autoregressive (a rollout).")
+ESTIMATOR = Option(
+    help="model (as published), noising, both, autoregressive (a rollout in one order), or orders "
+    "(the mean density of rollouts in num-samples orders)."
+)
 Dataset = Annotated[
     str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")
 ]

@@ -182,12 +182,13 @@ def run_benchmark(
     configuration = to_dict(getattr(model, "config", model))
     estimator = options.get("estimator", "both")
     measured = _defended_name(estimator, defended) if content is Evaluation else kind.key
-    is_sampled = model.num_levels > 0 or (estimator == "autoregressive" and origin.weights)
+    draws = model.num_levels > 0 or estimator == "orders"
+    is_sampled = draws or (estimator == "autoregressive" and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
             before = load_result(path, content)
-            drawn = options.get("num_samples", 256) if model.num_levels > 0 else None
+            drawn = options.get("num_samples", 256) if draws else None
             _check_resumable(path, before, origin, drawn if content is Evaluation else None)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)
         options["keep"] = lambda part: _write(path, Result(origin, configuration, part))

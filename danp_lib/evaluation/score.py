@@ -25,8 +25,8 @@ from danp_lib.exact.oracles import Oracle
 from danp_lib.inference import likelihood
 from danp_lib.models.convnp import NeuralProcess
 
-Estimator = Literal[likelihood.Estimator, "autoregressive"]
-"""Those of a DANP, and ``"autoregressive"``, which rolls out any model."""
+Estimator = Literal[likelihood.Estimator, likelihood.Rollouts]
+"""Those of a DANP, and those that roll out any model."""
 
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
@@ -41,8 +41,10 @@ class TaskRecord:
     context_size: int  #: Number of context points.
     log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
     estimator: str  #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
-    num_samples: int  #: S; 1 where nothing is sampled.
-    effective_sample_size: float | None  #: Of those samples; ``None`` for the rollout of a DANP.
+    num_samples: int  #: S, or the number of orders; 1 where nothing is sampled.
+    effective_sample_size: (
+        float | None
+    )  #: Of those samples or orders; ``None`` for the rollout of a DANP.
     forward_passes: int  #: Passes of one set of points through the U-Net.
     seconds: float  #: Time taken.
 

@@ -56,6 +56,9 @@ AS_USED = "danp (as used)"
 ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
 """The rows of the rollouts of models that predict all targets at once otherwise."""
 
+MANY_ORDERS = {model: f"{model} (rolled out, 8 orders)" for model in ("convgnp", "ar-convcnp")}
+"""The rows of rollouts whose density is the mean over several orders."""
+
 USED_ROLLED_OUT = "danp (as used, rolled out)"
 """The row of the rollout of a defended DANP."""
 
@@ -68,6 +71,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "convgnp": ("convgnp", "exact"),
     "ar-convcnp": ("ar-convcnp", "autoregressive"),
     **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
+    **{label: (model, "orders") for model, label in MANY_ORDERS.items()},
     USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
     "danp-long": ("danp-long", "both"),
     "danp-long (as used)": ("danp-long", "used"),
@@ -75,11 +79,13 @@ ROWS: dict[str, tuple[str, str]] = {
     "danp-long (as used, rolled out)": ("danp-long", f"autoregressive{DEFENDED}"),
     "convgnp-long": ("convgnp-long", "exact"),
     "convgnp-long (rolled out)": ("convgnp-long", "autoregressive"),
+    "convgnp-long (rolled out, 8 orders)": ("convgnp-long", "orders"),
     "danp-paper": ("danp-paper", "model"),
     "danp-paper (balance heuristic)": ("danp-paper", "both"),
     "convcnp-paper": ("convcnp-paper", "exact"),
     "convgnp-paper": ("convgnp-paper", "exact"),
     "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
+    "ar-convcnp-paper (8 orders)": ("ar-convcnp-paper", "orders"),
     CEILING: (CEILING, "exact"),
 }
 """The model of each row, and the estimator of its likelihood or ``"used"``."""
@@ -116,7 +122,8 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    if published is not None and label not in (AS_USED, USED_ROLLED_OUT, *ROLLED_OUT.values()):
+    others = (AS_USED, USED_ROLLED_OUT, *ROLLED_OUT.values(), *MANY_ORDERS.values())
+    if published is not None and label not in others:
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}

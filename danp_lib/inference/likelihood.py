@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,18 +34,22 @@ Estimator = Literal["model", "noising", "both"]
 """How a DANP's likelihood is estimated, by where the samples come from; see the module."""
 
 
+Rollouts = Literal["autoregressive", "orders"]
+"""How rollouts are scored: in one order, or by the mean density over several."""
+
+
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
     r"""Log-likelihoods of a batch of tasks."""
 
     #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
-    #: :math:`(\sum w)^2 / \sum w^2` over a task's samples, ``(batch,)``; 1 where nothing is
-    #: sampled, NaN for the rollout of a DANP, which samples every target.
+    #: :math:`(\sum w)^2 / \sum w^2` over a task's samples or orders, ``(batch,)``; 1 where nothing
+    #: is sampled, NaN for the rollout of a DANP, which samples every target.
     effective_sample_size: Tensor
     forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
-    estimator: str  #: ``"exact"`` (in closed form), ``"autoregressive"``, or one of a DANP's.
-    num_samples: int  #: S, a task, in a rollout a target; 1 where nothing is sampled.
+    estimator: str  #: ``"exact"`` (in closed form), a rollout's, or one of a DANP's.
+    num_samples: int  #: S, a task, in a rollout a target; orders; 1 where nothing is sampled.
 
 
 @unchecked_contexts()
@@ -53,7 +57,7 @@ def log_likelihood(
     model: NeuralProcess | Oracle,
     task: Task,
     *,
-    estimator: Estimator | Literal["autoregressive"] = "both",
+    estimator: Estimator | Rollouts = "both",
     num_samples: int = 256,
     auxiliary_inputs: AuxiliaryInputs | None = None,
     generator: torch.Generator | None = None,
@@ -66,7 +70,9 @@ def log_likelihood(
         task: The tasks; ``"noising"`` and ``"both"`` read the function from their pool.
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
             ConvGNP and an exact predictive need one pass, and an AR ConvCNP is rolled out, whatever
-            is asked for; ``"autoregressive"`` rolls out the other models too.
+            is asked for; ``"autoregressive"`` rolls out the other models too, in one random order.
+            ``"orders"`` takes the mean density over ``num_samples`` orders: that of the samples
+            which a rollout draws, each in an order of its own. It is for models without noise.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
@@ -74,7 +80,7 @@ def log_likelihood(
         generator: Source of randomness, which a DANP and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
     """
-    checked(Estimator | Literal["autoregressive"], estimator, "estimator")
+    checked(Estimator | Rollouts, estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     check_kind(Task, task=task)
@@ -82,8 +88,13 @@ def log_likelihood(
     if task.batch_size == 0:
         raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.num_levels > 0
+    if sampled and estimator == "orders":
+        raise ValueError(
+            "estimator must be another than 'orders', which is for models without noise levels, "
+            f"for num_levels = {model.num_levels}."
+        )
     rolled_out = isinstance(model, NeuralProcess) and (
-        model.autoregressive or estimator == "autoregressive"
+        model.autoregressive or estimator in get_args(Rollouts)
     )
     if generator is None and (sampled or rolled_out):
         raise ValueError(
@@ -96,6 +107,14 @@ def log_likelihood(
     }
     if not isinstance(model, NeuralProcess):
         values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
+    elif rolled_out and estimator == "orders":
+        # The first order of a seed is the one of "autoregressive".
+        rollouts = [ar_log_prob(model, task, **options) for _ in range(num_samples)]
+        return _mean(
+            torch.stack([rollout.values for rollout in rollouts], dim=1),
+            sum(rollout.forward_passes for rollout in rollouts),
+            estimator,
+        )
     elif rolled_out:
         rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
@@ -105,12 +124,17 @@ def log_likelihood(
     else:
         options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
         weights = [log_weights(model, task[row], **options) for row in range(task.batch_size)]
-        values = torch.stack([log_mean(terms) for terms in weights])
-        sizes = torch.stack([effective_sample_size(terms) for terms in weights])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
-        return LogLikelihood(values, sizes, passes, estimator, num_samples)
+        return _mean(torch.stack(weights), passes, estimator)
     sizes = torch.full_like(values, math.nan if sampled else 1.0)
     return LogLikelihood(values, sizes, passes, used, num_samples if sampled else 1)
+
+
+def _mean(log_terms: Tensor, passes: int, estimator: str) -> LogLikelihood:
+    """Of terms ``(batch, samples)`` whose mean is the likelihood."""
+    values = torch.stack([log_mean(terms) for terms in log_terms])
+    sizes = torch.stack([effective_sample_size(terms) for terms in log_terms])
+    return LogLikelihood(values, sizes, passes, estimator, log_terms.shape[1])
 
 
 @torch.no_grad()

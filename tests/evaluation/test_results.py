@@ -246,6 +246,24 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_mean_over_orders_has_a_name_of_its_own_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = DANP(DANPConfig(ConvNPConfig(points_per_unit=16, channels=8, num_layers=2), 0))
+    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
+    options: dict[str, Any] = {"estimator": "orders", "num_samples": 2}
+    whole = run_benchmark("convgnp-gp", Evaluation, **options)
+    assert (whole.measured, whole.content.num_samples) == ("orders", 2)
+    begun = replace(whole, content=Evaluation.summarize(whole.content.tasks[:2]))
+    partial = save_result(tmp_path, begun).rename(tmp_path / "convgnp-gp-orders.partial.json")
+    with pytest.raises(ValueError, match=r"3 samples for .* got 2; delete"):
+        run_benchmark("convgnp-gp", Evaluation, folder=tmp_path, **options | {"num_samples": 3})
+    result = run_benchmark("convgnp-gp", Evaluation, folder=tmp_path, **options)
+    assert result.content.tasks[:2] == whole.content.tasks[:2]  # their seconds, too
+    assert result.content.average_likelihood == pytest.approx(whole.content.average_likelihood)
+    assert partial.is_file()
+
+
 def test_a_likelihood_of_a_defended_model_has_a_name_of_its_own(tmp_path: Path) -> None:
     options: dict[str, Any] = {"estimator": "model", "num_samples": 4}
     plain = run_benchmark(NAME, Evaluation, **options)

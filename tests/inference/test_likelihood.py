@@ -310,6 +310,34 @@ def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
     assert (exact - expected.values).abs().max() > 1e-5
 
 
+@pytest.mark.parametrize("cls", [ConvCNP, ARConvCNP])
+def test_orders_are_averaged_by_their_density(cls: type[ConvCNP]) -> None:
+    model, task = baseline(cls), draw_task(batch_size=2)
+    drawing = seeded(3)
+    terms = torch.stack([ar_log_prob(model, task, generator=drawing).values for _ in range(5)])
+    for count in (1, 5):
+        result = log_likelihood(
+            model, task, estimator="orders", num_samples=count, generator=seeded(3)
+        )
+        densities = terms[:count].exp()
+        torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
+        sizes = densities.sum(dim=0).square() / densities.square().sum(dim=0)
+        torch.testing.assert_close(result.effective_sample_size, sizes, rtol=1e-12, atol=0)
+        assert (result.estimator, result.num_samples) == ("orders", count)
+        assert result.forward_passes == count * 2 * task.target.num_points
+    assert (terms[0] - terms[1:]).abs().max() > 0.1  # the orders differ
+
+
+def test_orders_are_for_models_without_noise() -> None:
+    task = draw_task()
+    with pytest.raises(ValueError, match=r"'orders'.* num_levels = 2"):
+        log_likelihood(random_danp(), task, estimator="orders", generator=seeded(0))
+    result = log_likelihood(
+        random_danp(num_levels=0), task, estimator="orders", num_samples=3, generator=seeded(0)
+    )
+    assert (result.estimator, result.num_samples) == ("orders", 3)
+
+
 def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
     task, oracle = draw_task(batch_size=2), GaussianProcessOracle(length_scale=1.0)
     result = log_likelihood(oracle, task, generator=seeded(0))
