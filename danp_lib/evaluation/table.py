@@ -87,6 +87,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
     "ar-convcnp-paper (8 orders)": ("ar-convcnp-paper", "orders"),
     CEILING: (CEILING, "exact"),
+    f"{CEILING} (rolled out)": (CEILING, "autoregressive"),
 }
 """The model of each row, and the estimator of its likelihood or ``"used"``."""
 

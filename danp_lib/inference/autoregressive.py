@@ -17,6 +17,7 @@ from torch import Tensor
 from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.points import PointSet, Task
+from danp_lib.exact.base import Oracle
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, ancestral, chunks
@@ -35,7 +36,7 @@ class Rollout:
 @torch.no_grad()
 @unchecked_contexts()
 def ar_log_prob(
-    model: NeuralProcess,
+    model: NeuralProcess | Oracle,
     task: Task,
     *,
     generator: torch.Generator,
@@ -56,8 +57,9 @@ def ar_log_prob(
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    defended = isinstance(model, DANP) and model.config.defensive_weight > 0.0
-    if defended:
+    defended = False
+    if isinstance(model, DANP) and model.config.defensive_weight > 0.0:
+        defended = True
         weight = model.config.defensive_weight / max(1, task.target.num_points)
         model = copy.copy(model)
         model.config = replace(model.config, defensive_weight=weight)
@@ -68,6 +70,9 @@ def ar_log_prob(
         contexts, targets = _growing(task[row], for_orders)
         for start in range(0, contexts.batch_size, chunk_size):
             part = slice(start, start + chunk_size)
+            if isinstance(model, Oracle):
+                values[row] += model.log_prob(contexts[part], targets[part]).sum()
+                continue
             predictive = model.predict(
                 contexts[part],
                 targets[part].x,
@@ -76,9 +81,9 @@ def ar_log_prob(
                 chunk_size=chunk_size,
             )
             values[row] += predictive.log_prob(targets[part].y).sum()
-    terms = task.batch_size * task.target.num_points
-    # The defensive component is one more pass.
-    return Rollout(values, terms * (1 + model.num_levels * num_samples + defended))
+    # The defensive component is one more pass, and an exact predictive has none.
+    passes = 0 if isinstance(model, Oracle) else 1 + model.num_levels * num_samples + defended
+    return Rollout(values, passes * task.batch_size * task.target.num_points)
 
 
 @torch.no_grad()

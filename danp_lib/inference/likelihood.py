@@ -69,8 +69,8 @@ def log_likelihood(
         model: A model, or an exact predictive (:mod:`danp_lib.exact`).
         task: The tasks; ``"noising"`` and ``"both"`` read the function from their pool.
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
-            ConvGNP and an exact predictive need one pass, and an AR ConvCNP is rolled out, whatever
-            is asked for; ``"autoregressive"`` rolls out the other models too, in one random order.
+            ConvGNP and an exact predictive need none, and an AR ConvCNP is rolled out, whatever
+            is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
             ``"orders"`` takes the mean density over ``num_samples`` orders: that of the samples
             which a rollout draws, each in an order of its own. It is for models without noise.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
@@ -93,8 +93,8 @@ def log_likelihood(
             "estimator must be another than 'orders', which is for models without noise levels, "
             f"for num_levels = {model.num_levels}."
         )
-    rolled_out = isinstance(model, NeuralProcess) and (
-        model.autoregressive or estimator in get_args(Rollouts)
+    rolled_out = estimator in get_args(Rollouts) or (
+        isinstance(model, NeuralProcess) and model.autoregressive
     )
     if generator is None and (sampled or rolled_out):
         raise ValueError(
@@ -105,9 +105,7 @@ def log_likelihood(
         "generator": generator,
         "chunk_size": chunk_size,
     }
-    if not isinstance(model, NeuralProcess):
-        values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
-    elif rolled_out and estimator == "orders":
+    if estimator == "orders":
         # The first order of a seed is the one of "autoregressive".
         rollouts = [ar_log_prob(model, task, **options) for _ in range(num_samples)]
         return _mean(
@@ -118,6 +116,8 @@ def log_likelihood(
     elif rolled_out:
         rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
+    elif isinstance(model, Oracle):
+        values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
     elif not isinstance(model, DANP) or not sampled:
         values = model.predict(task.context, task.xt).log_prob(task.yt)
         passes, used = task.batch_size, "exact"

@@ -13,6 +13,7 @@ from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.exact.gp import GaussianProcessOracle
+from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import (
     LogLikelihood,
@@ -23,6 +24,7 @@ from danp_lib.inference.likelihood import (
 )
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
 from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.storage.tasks import benchmark_tasks
 
 Estimator = Literal["model", "noising", "both"]
 Inputs = Literal["uniform", "target"]
@@ -291,7 +293,7 @@ def test_says_which_estimator_was_used() -> None:
         ("no levels", "both"): ("exact", 1),
         ("no levels", "autoregressive"): rollout,
         ("oracle", "both"): ("exact", 1),
-        ("oracle", "autoregressive"): ("exact", 1),
+        ("oracle", "autoregressive"): rollout,
     }
 
 
@@ -326,6 +328,26 @@ def test_orders_are_averaged_by_their_density(cls: type[ConvCNP]) -> None:
         assert (result.estimator, result.num_samples) == ("orders", count)
         assert result.forward_passes == count * 2 * task.target.num_points
     assert (terms[0] - terms[1:]).abs().max() > 0.1  # the orders differ
+
+
+def test_an_exact_rollout_of_waves_is_the_joint_density_and_of_a_gp_more() -> None:
+    # A chain conditions on what it has seen without the variance floor of its targets. A wave that
+    # is known needs no more than the floor; a Gaussian process is known better in the chain.
+    gains = []
+    for name in ("square", "gp"):
+        joint, rollout = (
+            log_likelihood(
+                ORACLES[name](),
+                benchmark_tasks(name)[150],
+                estimator=estimator,
+                generator=seeded(0),
+            )
+            for estimator in ("both", "autoregressive")
+        )
+        assert (rollout.estimator, rollout.forward_passes) == ("autoregressive", 0)
+        gains.append(float(rollout.values - joint.values) / 50)
+    assert abs(gains[0]) < 1e-6
+    assert 0.05 < gains[1] < 1.0
 
 
 def test_orders_are_for_models_without_noise() -> None:
