@@ -48,7 +48,7 @@ Defended = Annotated[
 ]
 ESTIMATOR = Option(
     help="model (as published), noising, both, autoregressive (a rollout in one order), or orders "
-    "(the mean density of rollouts in num-samples orders)."
+    "(the mean density over eight orders)."
 )
 Dataset = Annotated[
     str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")

@@ -31,8 +31,8 @@ _MEASURE = Option(
     "number); or used (likelihood and marginals from a DANP's own samples, defended)."
 )
 _NUM_SAMPLES = Option(
-    help="Samples a task, for a DANP, or orders; 256 if left out. For the likelihood also paper: "
-    "50,000 for small contexts and 5,000 for others."
+    help="Samples a task, in a rollout a target, for a DANP; 256 if left out. For the likelihood "
+    "also paper: 50,000 for small contexts and 5,000 for others."
 )
 _PER_SIZE = Option(help="For samples: tasks of each context size; 1 if left out.")
 _MAX_SAMPLES = Option(help="For samples: leave out every number of samples above.")
@@ -43,7 +43,7 @@ def evaluate(
     checkpoint: Annotated[str, arguments.CHECKPOINT],
     tasks: Annotated[str, _TASKS],
     estimator: Annotated[str, arguments.ESTIMATOR] = "both",
-    num_samples: Annotated[int, Option(help="Samples a task, for a DANP, or orders.")] = 256,
+    num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
     defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",

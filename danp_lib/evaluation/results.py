@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import torch
 
@@ -26,6 +26,7 @@ from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
+from danp_lib.inference.likelihood import NUM_ORDERS, Rollouts
 from danp_lib.models.danp import defend
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
@@ -182,13 +183,14 @@ def run_benchmark(
     configuration = to_dict(getattr(model, "config", model))
     estimator = options.get("estimator", "both")
     measured = _defended_name(estimator, defended) if content is Evaluation else kind.key
-    draws = model.num_levels > 0 or estimator == "orders"
-    is_sampled = draws or (estimator == "autoregressive" and origin.weights)
+    is_sampled = model.num_levels > 0 or (estimator in get_args(Rollouts) and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
             before = load_result(path, content)
-            drawn = options.get("num_samples", 256) if draws else None
+            drawn = options.get("num_samples", 256) if model.num_levels > 0 else None
+            if isinstance(drawn, int) and estimator == "orders":
+                drawn *= NUM_ORDERS
             _check_resumable(path, before, origin, drawn if content is Evaluation else None)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)
         options["keep"] = lambda part: _write(path, Result(origin, configuration, part))

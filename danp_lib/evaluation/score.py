@@ -41,7 +41,7 @@ class TaskRecord:
     context_size: int  #: Number of context points.
     log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
     estimator: str  #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
-    num_samples: int  #: S, or the number of orders; 1 where nothing is sampled.
+    num_samples: int  #: S, summed over the orders of a rollout; 1 where nothing is sampled.
     effective_sample_size: (
         float | None
     )  #: Of those samples or orders; ``None`` for the rollout of a DANP.

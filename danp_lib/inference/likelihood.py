@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -35,7 +35,10 @@ Estimator = Literal["model", "noising", "both"]
 
 
 Rollouts = Literal["autoregressive", "orders"]
-"""How rollouts are scored: in one order, or by the mean density over several."""
+"""How rollouts are scored: in one order, or by the mean density over :data:`NUM_ORDERS`."""
+
+NUM_ORDERS = 8
+"""How many random orders the estimator ``"orders"`` averages over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,8 @@ class LogLikelihood:
     effective_sample_size: Tensor
     forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
     estimator: str  #: ``"exact"`` (in closed form), a rollout's, or one of a DANP's.
-    num_samples: int  #: S, a task, in a rollout a target; orders; 1 where nothing is sampled.
+    #: S, a task, in a rollout a target, summed over its orders; 1 where nothing is sampled.
+    num_samples: int
 
 
 @unchecked_contexts()
@@ -71,8 +75,8 @@ def log_likelihood(
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
             ConvGNP and an exact predictive need none, and an AR ConvCNP is rolled out, whatever
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
-            ``"orders"`` takes the mean density over ``num_samples`` orders: that of the samples
-            which a rollout draws, each in an order of its own. It is for models without noise.
+            ``"orders"`` takes the mean density over :data:`NUM_ORDERS` orders: that of the samples
+            which a rollout draws, each in an order of its own.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
@@ -88,11 +92,6 @@ def log_likelihood(
     if task.batch_size == 0:
         raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.num_levels > 0
-    if sampled and estimator == "orders":
-        raise ValueError(
-            "estimator must be another than 'orders', which is for models without noise levels, "
-            f"for num_levels = {model.num_levels}."
-        )
     rolled_out = estimator in get_args(Rollouts) or (
         isinstance(model, NeuralProcess) and model.autoregressive
     )
@@ -107,12 +106,11 @@ def log_likelihood(
     }
     if estimator == "orders":
         # The first order of a seed is the one of "autoregressive".
-        rollouts = [ar_log_prob(model, task, **options) for _ in range(num_samples)]
-        return _mean(
-            torch.stack([rollout.values for rollout in rollouts], dim=1),
-            sum(rollout.forward_passes for rollout in rollouts),
-            estimator,
-        )
+        rollouts = [ar_log_prob(model, task, **options) for _ in range(NUM_ORDERS)]
+        terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
+        passes = sum(rollout.forward_passes for rollout in rollouts)
+        drawn = NUM_ORDERS * (num_samples if sampled else 1)
+        return replace(_mean(terms, passes, estimator), num_samples=drawn)
     elif rolled_out:
         rollout = ar_log_prob(model, task, **options)
         values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"

@@ -30,7 +30,7 @@ from danp_lib.evaluation.results import (
 from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate_task
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import GaussianProcessOracle
-from danp_lib.inference.likelihood import Estimator
+from danp_lib.inference.likelihood import NUM_ORDERS, Estimator
 from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
@@ -246,22 +246,17 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_mean_over_orders_has_a_name_of_its_own_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = DANP(DANPConfig(ConvNPConfig(points_per_unit=16, channels=8, num_layers=2), 0))
-    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
-    options: dict[str, Any] = {"estimator": "orders", "num_samples": 2}
-    whole = run_benchmark("convgnp-gp", Evaluation, **options)
-    assert (whole.measured, whole.content.num_samples) == ("orders", 2)
+def test_a_mean_over_orders_has_a_name_of_its_own_and_resumes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"estimator": "orders", "num_samples": 1, "defended": True}
+    whole = run_benchmark(NAME, Evaluation, **options)
+    assert (whole.measured, whole.content.num_samples) == ("orders-defended", NUM_ORDERS)
     begun = replace(whole, content=Evaluation.summarize(whole.content.tasks[:2]))
-    partial = save_result(tmp_path, begun).rename(tmp_path / "convgnp-gp-orders.partial.json")
-    with pytest.raises(ValueError, match=r"3 samples for .* got 2; delete"):
-        run_benchmark("convgnp-gp", Evaluation, folder=tmp_path, **options | {"num_samples": 3})
-    result = run_benchmark("convgnp-gp", Evaluation, folder=tmp_path, **options)
+    save_result(tmp_path, begun).rename(tmp_path / "danp-gp-orders-defended.partial.json")
+    with pytest.raises(ValueError, match=rf"{2 * NUM_ORDERS} samples for .* got {NUM_ORDERS};"):
+        run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": 2})
+    result = run_benchmark(NAME, Evaluation, folder=tmp_path, **options)
     assert result.content.tasks[:2] == whole.content.tasks[:2]  # their seconds, too
     assert result.content.average_likelihood == pytest.approx(whole.content.average_likelihood)
-    assert partial.is_file()
 
 
 def test_a_likelihood_of_a_defended_model_has_a_name_of_its_own(tmp_path: Path) -> None:

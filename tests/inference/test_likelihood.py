@@ -16,6 +16,7 @@ from danp_lib.exact.gp import GaussianProcessOracle
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import (
+    NUM_ORDERS,
     LogLikelihood,
     effective_sample_size,
     log_likelihood,
@@ -312,22 +313,26 @@ def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
     assert (exact - expected.values).abs().max() > 1e-5
 
 
-@pytest.mark.parametrize("cls", [ConvCNP, ARConvCNP])
-def test_orders_are_averaged_by_their_density(cls: type[ConvCNP]) -> None:
-    model, task = baseline(cls), draw_task(batch_size=2)
+@pytest.mark.parametrize("name", ["convcnp", "ar-convcnp", "danp"])
+def test_orders_are_averaged_by_their_density(name: str) -> None:
+    task, num_levels = draw_task(batch_size=2), 2 if name == "danp" else 0
+    model = random_danp() if name == "danp" else baseline(*([ARConvCNP] * (name != "convcnp")))
     drawing = seeded(3)
-    terms = torch.stack([ar_log_prob(model, task, generator=drawing).values for _ in range(5)])
-    for count in (1, 5):
-        result = log_likelihood(
-            model, task, estimator="orders", num_samples=count, generator=seeded(3)
-        )
-        densities = terms[:count].exp()
-        torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
-        sizes = densities.sum(dim=0).square() / densities.square().sum(dim=0)
-        torch.testing.assert_close(result.effective_sample_size, sizes, rtol=1e-12, atol=0)
-        assert (result.estimator, result.num_samples) == ("orders", count)
-        assert result.forward_passes == count * 2 * task.target.num_points
-    assert (terms[0] - terms[1:]).abs().max() > 0.1  # the orders differ
+    terms = torch.stack(
+        [
+            ar_log_prob(model, task, num_samples=3, generator=drawing).values
+            for _ in range(NUM_ORDERS)
+        ]
+    )
+    result = log_likelihood(model, task, estimator="orders", num_samples=3, generator=seeded(3))
+    densities = terms.exp()
+    torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
+    sizes = densities.sum(dim=0).square() / densities.square().sum(dim=0)
+    torch.testing.assert_close(result.effective_sample_size, sizes, rtol=1e-12, atol=0)
+    drawn = NUM_ORDERS * (3 if num_levels else 1)
+    assert (result.estimator, result.num_samples) == ("orders", drawn)
+    assert result.forward_passes == NUM_ORDERS * 2 * 4 * (1 + num_levels * 3)
+    assert (terms[0] - terms[1:]).abs().max() > 1e-3  # the orders differ
 
 
 def test_an_exact_rollout_of_waves_is_the_joint_density_and_of_a_gp_more() -> None:
@@ -348,16 +353,6 @@ def test_an_exact_rollout_of_waves_is_the_joint_density_and_of_a_gp_more() -> No
         gains.append(float(rollout.values - joint.values) / 50)
     assert abs(gains[0]) < 1e-6
     assert 0.05 < gains[1] < 1.0
-
-
-def test_orders_are_for_models_without_noise() -> None:
-    task = draw_task()
-    with pytest.raises(ValueError, match=r"'orders'.* num_levels = 2"):
-        log_likelihood(random_danp(), task, estimator="orders", generator=seeded(0))
-    result = log_likelihood(
-        random_danp(num_levels=0), task, estimator="orders", num_samples=3, generator=seeded(0)
-    )
-    assert (result.estimator, result.num_samples) == ("orders", 3)
 
 
 def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
