@@ -62,6 +62,9 @@ MANY_ORDERS = {model: f"{model} (rolled out, 8 orders)" for model in ("convgnp",
 USED_ROLLED_OUT = "danp (as used, rolled out)"
 """The row of the rollout of a defended DANP."""
 
+USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
+"""The row of the same over several orders."""
+
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
     PAPERS_ESTIMATOR: ("danp", "model"),
@@ -73,10 +76,12 @@ ROWS: dict[str, tuple[str, str]] = {
     **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
     **{label: (model, "orders") for model, label in MANY_ORDERS.items()},
     USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
+    USED_MANY_ORDERS: ("danp", f"orders{DEFENDED}"),
     "danp-long": ("danp-long", "both"),
     "danp-long (as used)": ("danp-long", "used"),
     "danp-long (rolled out)": ("danp-long", "autoregressive"),
     "danp-long (as used, rolled out)": ("danp-long", f"autoregressive{DEFENDED}"),
+    "danp-long (as used, rolled out, 8 orders)": ("danp-long", f"orders{DEFENDED}"),
     "convgnp-long": ("convgnp-long", "exact"),
     "convgnp-long (rolled out)": ("convgnp-long", "autoregressive"),
     "convgnp-long (rolled out, 8 orders)": ("convgnp-long", "orders"),
@@ -123,8 +128,12 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    others = (AS_USED, USED_ROLLED_OUT, *ROLLED_OUT.values(), *MANY_ORDERS.values())
-    if published is not None and label not in others:
+    others = (AS_USED, USED_ROLLED_OUT, USED_MANY_ORDERS)
+    if published is not None and label not in (
+        *others,
+        *ROLLED_OUT.values(),
+        *MANY_ORDERS.values(),
+    ):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from workflow_runs import CONFIG, ROOT, WORKFLOW, count, jobs_of, plan, snakemake
@@ -16,16 +17,25 @@ from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import AS_IN_PAPER, load_result
 from danp_lib.evaluation.score import Evaluation
+from danp_lib.inference.likelihood import NUM_ORDERS
 from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import PRETRAINED
 
 SHIPPED = [name for name in PRETRAINED if (ROOT / "checkpoints" / f"{name}.json").is_file()]
 SCORED = [name for name in PRETRAINED if split_name(name)[1] in DATASETS]
+
+
+def estimators_of(name: str) -> dict[str, Any]:
+    """The numbers of samples of a model's estimators."""
+    more: dict[str, Any] = CONFIG["more_estimators"].get(name, {})
+    return CONFIG["estimators"][split_name(name)[0]] | more
+
+
+CEILINGS = [f"ceiling-{dataset}" for dataset in DATASETS]
 EVERYTHING = {
     "train": len(PRETRAINED),
-    "evaluate": sum(len(CONFIG["estimators"][split_name(name)[0]]) for name in SCORED)
-    + len(DATASETS),  # the ceilings
+    "evaluate": sum(len(estimators_of(name)) for name in (*SCORED, *CEILINGS)),
     "marginals": len(SCORED) + len(DATASETS),
     "used": len(DATASETS) + 3,  # and the three danp-long-*
     "samples": len(CONFIG["samples"]),
@@ -33,9 +43,7 @@ EVERYTHING = {
     "table": 1,
     "figures": 1,
 }
-SAMPLED = sum(
-    len(CONFIG["estimators"][split_name(name)[0]]) for name in SCORED if name.startswith("danp")
-)
+SAMPLED = sum(len(estimators_of(name)) for name in SCORED if name.startswith("danp"))
 """Estimates from samples: of every DANP by each of its estimators."""
 
 
@@ -62,13 +70,13 @@ def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: 
 
 
 def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
-    for name in (*SCORED, *(f"ceiling-{dataset}" for dataset in DATASETS)):
-        estimators = CONFIG["estimators"][split_name(name)[0]]
-        for estimator, num_samples in estimators.items():
+    for name in (*SCORED, *CEILINGS):
+        for estimator, num_samples in estimators_of(name).items():
             path = ROOT / "results" / f"{name}-{estimator}.json"
             if path.is_file():
                 drawn = load_result(path, Evaluation).content.num_samples
-                assert drawn == (50_000 if num_samples == AS_IN_PAPER else num_samples)
+                each = 50_000 if num_samples == AS_IN_PAPER else num_samples
+                assert drawn == each * (NUM_ORDERS if estimator.startswith("orders") else 1)
         path = ROOT / "results" / f"{name}-marginals.json"
         if path.is_file():
             sampled = name.startswith("danp-")
@@ -112,6 +120,7 @@ def test_in_a_clone_only_the_table_and_the_figures_are_made(clone: Path) -> None
         ("evaluate", "results/danp-gp-autoregressive.json"),
         ("evaluate", "results/danp-gp-both.json"),
         ("evaluate", "results/danp-gp-model.json"),
+        ("evaluate", "results/danp-gp-orders-defended.json"),
         ("figures", "reproduced/figure-9.png"),
         ("marginals", "results/danp-gp-marginals.json"),
         ("table", "reproduced/table-1.txt"),

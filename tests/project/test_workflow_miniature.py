@@ -27,6 +27,7 @@ MINIATURE: dict[str, Any] = {
     },
     "papers_recipe": [],
     "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
+    "more_estimators": {},
     "compiled": None,
     "marginals": "--num-samples 4",
     "used": "--num-samples 4",
