@@ -43,7 +43,9 @@ def evaluate(
     checkpoint: Annotated[str, arguments.CHECKPOINT],
     tasks: Annotated[str, _TASKS],
     estimator: Annotated[str, arguments.ESTIMATOR] = "both",
-    num_samples: Annotated[int, Option(help="Samples a task, for a DANP.")] = 256,
+    num_samples: Annotated[
+        int, Option(help="Samples a task, in a rollout a target, for a DANP.")
+    ] = 256,
     defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",

@@ -41,10 +41,9 @@ class TaskRecord:
     context_size: int  #: Number of context points.
     log_likelihood: float  #: Log-density of the targets divided by their number, in nats.
     estimator: str  #: As in :class:`~danp_lib.inference.likelihood.LogLikelihood`.
-    num_samples: int  #: S, summed over the orders of a rollout; 1 where nothing is sampled.
-    effective_sample_size: (
-        float | None
-    )  #: Of those samples or orders; ``None`` for the rollout of a DANP.
+    num_samples: int  #: S, or 1 where nothing is sampled; times the number of orders.
+    #: Of those samples or orders; ``None`` for the rollout of a DANP in one order.
+    effective_sample_size: float | None
     forward_passes: int  #: Passes of one set of points through the U-Net.
     seconds: float  #: Time taken.
 

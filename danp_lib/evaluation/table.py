@@ -63,7 +63,7 @@ USED_ROLLED_OUT = "danp (as used, rolled out)"
 """The row of the rollout of a defended DANP."""
 
 USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
-"""The row of the same over several orders."""
+"""The row of the same over several orders, with fewer samples a target."""
 
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
@@ -90,7 +90,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "convcnp-paper": ("convcnp-paper", "exact"),
     "convgnp-paper": ("convgnp-paper", "exact"),
     "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
-    "ar-convcnp-paper (8 orders)": ("ar-convcnp-paper", "orders"),
+    "ar-convcnp-paper (rolled out, 8 orders)": ("ar-convcnp-paper", "orders"),
     CEILING: (CEILING, "exact"),
     f"{CEILING} (rolled out)": (CEILING, "autoregressive"),
 }
@@ -128,12 +128,7 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
     published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    others = (AS_USED, USED_ROLLED_OUT, USED_MANY_ORDERS)
-    if published is not None and label not in (
-        *others,
-        *ROLLED_OUT.values(),
-        *MANY_ORDERS.values(),
-    ):
+    if published is not None and label != AS_USED and not label.endswith(("out)", "orders)")):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}

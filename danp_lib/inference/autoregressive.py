@@ -53,7 +53,8 @@ def ar_log_prob(
     With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. Where
     it is defended, the steps share the weight of the defensive component: :math:`\epsilon / N_t`
     each, so that a task costs no more than :math:`-\log(1 - \epsilon)` nats, as in one prediction.
-    The contexts, or the samples, are computed ``chunk_size`` at a time.
+    The contexts, or the samples, are computed ``chunk_size`` at a time. An exact predictive takes
+    no passes.
     """
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)

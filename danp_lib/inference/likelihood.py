@@ -35,7 +35,7 @@ Estimator = Literal["model", "noising", "both"]
 
 
 Rollouts = Literal["autoregressive", "orders"]
-"""How rollouts are scored: in one order, or by the mean density over :data:`NUM_ORDERS`."""
+"""How rollouts are scored, in one order or by the mean density over :data:`NUM_ORDERS`."""
 
 NUM_ORDERS = 8
 """How many random orders the estimator ``"orders"`` averages over."""
@@ -48,11 +48,11 @@ class LogLikelihood:
     #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
     #: :math:`(\sum w)^2 / \sum w^2` over a task's samples or orders, ``(batch,)``; 1 where nothing
-    #: is sampled, NaN for the rollout of a DANP, which samples every target.
+    #: is sampled, NaN for the rollout of a DANP in one order, which samples every target.
     effective_sample_size: Tensor
     forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
     estimator: str  #: ``"exact"`` (in closed form), a rollout's, or one of a DANP's.
-    #: S, a task, in a rollout a target, summed over its orders; 1 where nothing is sampled.
+    #: S, a task, in a rollout a target, or 1 where nothing is sampled; times the number of orders.
     num_samples: int
 
 
@@ -75,8 +75,8 @@ def log_likelihood(
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
             ConvGNP and an exact predictive need none, and an AR ConvCNP is rolled out, whatever
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
-            ``"orders"`` takes the mean density over :data:`NUM_ORDERS` orders: that of the samples
-            which a rollout draws, each in an order of its own.
+            ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
+            of the density of a rollout's samples, each of which has an order of its own.
         num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are

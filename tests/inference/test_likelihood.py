@@ -335,7 +335,7 @@ def test_orders_are_averaged_by_their_density(name: str) -> None:
     assert (terms[0] - terms[1:]).abs().max() > 1e-3  # the orders differ
 
 
-def test_an_exact_rollout_of_waves_is_the_joint_density_and_of_a_gp_more() -> None:
+def test_an_exact_rollout_of_a_known_wave_is_the_joint_density_and_of_a_gp_more() -> None:
     # A chain conditions on what it has seen without the variance floor of its targets. A wave that
     # is known needs no more than the floor; a Gaussian process is known better in the chain.
     gains = []
