@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from workflow_runs import CONFIG, jobs_of, snakemake
+from workflow_runs import jobs_of, snakemake
 
 from danp_lib.data.points import save_tasks
 from danp_lib.evaluation.results import load_result
@@ -26,7 +26,11 @@ MINIATURE: dict[str, Any] = {
         "ar-convcnp-sawtooth": "--model ar-convcnp --steps 1",
     },
     "papers_recipe": [],
-    "estimators": CONFIG["estimators"] | {"danp": {"both": 4}},
+    "estimators": {
+        "danp": {"both": 4},
+        "ar-convcnp": {"autoregressive": 1},
+        "ceiling": {"exact": 1},
+    },
     "more_estimators": {},
     "compiled": None,
     "marginals": "--num-samples 4",
