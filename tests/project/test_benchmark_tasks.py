@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import Task
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.tasks import HASHES, benchmark_path, benchmark_tasks
 
@@ -17,13 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import benchmark_tasks as script
 from benchmark_tasks import make_benchmark, write_benchmarks
 
-SETS = {dataset: benchmark_tasks(dataset) for dataset in DATASETS}
 datasets = pytest.mark.parametrize("dataset", DATASETS)
-
-
-def pool_of(task: Task) -> PointSet:
-    assert task.pool is not None
-    return task.pool
 
 
 @datasets
@@ -51,7 +45,9 @@ def test_made_anew_the_tasks_are_alike(dataset: str, monkeypatch: pytest.MonkeyP
     one, other = make_benchmark(dataset), make_benchmark(dataset)
     assert one.context.sizes.tolist() == [0, 0, 3, 3]
     assert torch.equal(one.yt, other.yt)
-    assert torch.equal(pool_of(one).x, pool_of(other).x)
+    assert one.pool is not None
+    assert other.pool is not None
+    assert torch.equal(one.pool.x, other.pool.x)
     monkeypatch.undo()
     with safe_open(benchmark_path(dataset), framework="pt") as stored:
         made_with = stored.metadata()["torch"].split("+")[0]
@@ -59,8 +55,11 @@ def test_made_anew_the_tasks_are_alike(dataset: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(script, "CONTEXT_SIZES", (0, 1))
         again = make_benchmark(dataset)
         # To rounding: the matrix products of another processor differ in the last place.
-        torch.testing.assert_close(again.yt, SETS[dataset].yt[:20], rtol=0, atol=1e-5)
-        assert torch.equal(pool_of(again).x, pool_of(SETS[dataset]).x[:20])
+        stored_tasks = benchmark_tasks(dataset)
+        torch.testing.assert_close(again.yt, stored_tasks.yt[:20], rtol=0, atol=1e-5)
+        assert again.pool is not None
+        assert stored_tasks.pool is not None
+        assert torch.equal(again.pool.x, stored_tasks.pool.x[:20])
 
 
 def test_sets_are_written_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
