@@ -27,6 +27,8 @@ _VARIANTS = (
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
     ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
+    ("danp-longest", "--model danp", ("sawtooth",), "fast --steps 112000"),
+    ("convgnp-longest", "--model convgnp", ("sawtooth",), "fast --steps 112000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
     ("danp-paper", "--model danp", ("sawtooth", "square-released", "gp"), "paper"),
     ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
@@ -41,8 +43,9 @@ PRETRAINED = {
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
-score is chance. ``danp-long-*`` and ``convgnp-long-*`` have four times the updates of the recipe.
-What ends in ``-paper`` has the paper's architecture and training.
+score is chance. ``danp-long-*`` and ``convgnp-long-*`` have four times the updates of the recipe,
+``*-longest-sawtooth`` eight times. What ends in ``-paper`` has the paper's architecture and
+training.
 """
 
 
