@@ -17,8 +17,8 @@ from pathlib import Path
 from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.models.contexts import TrainingContexts
-from danp_lib.storage.checkpoint import load_checkpoint, read_header
-from danp_lib.storage.pretrained import CONTEXTS, PRETRAINED, read_contexts
+from danp_lib.storage.checkpoint import CONTEXTS, load_checkpoint, read_contexts, read_header
+from danp_lib.storage.pretrained import PRETRAINED
 from danp_lib.training.config import TrainingConfig
 
 FOLDER = Path(__file__).parents[1] / "checkpoints"

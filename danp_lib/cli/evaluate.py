@@ -154,11 +154,13 @@ def render(result: Evaluation) -> str:
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(part.num_tasks), *numbers, effective])
+    per = "target, added up over eight orders" if result.estimator == "orders" else "task"
+    per = "target" if result.estimator == "autoregressive" else per
     lines = [
         f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
         f"tasks                {result.num_tasks}",
-        f"estimator            {result.estimator}, {result.num_samples} samples a task",
+        f"estimator            {result.estimator}, {result.num_samples} samples a {per}",
         f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
     ]
     return "\n".join([*lines, "", *aligned(rows)])

@@ -57,8 +57,9 @@ def cut_windows(
     sizes = torch.searchsorted(x, starts + width - slack) - first
     places = torch.arange(int(sizes.max()), device=x.device)
     index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
-    parts = (x[index] - starts.unsqueeze(1)).unsqueeze(-1), y[index].unsqueeze(-1)
-    return PointSet(*parts, places < sizes.unsqueeze(1)).blanked(), starts
+    since = (x[index] - starts.unsqueeze(1)).clamp(min=0.0)  # what the slack lets in is rounding
+    mask = places < sizes.unsqueeze(1)
+    return PointSet(since.unsqueeze(-1), y[index].unsqueeze(-1), mask).blanked(), starts
 
 
 def stack(tables: Sequence[PointSet]) -> PointSet:

@@ -208,9 +208,17 @@ def _in_utc(item: Any) -> Any:
     return item.astimezone(UTC).replace(tzinfo=None) if getattr(item, "tzinfo", None) else item
 
 
+def _kinds(y: Any) -> list[str]:
+    """The kinds of NumPy's dtypes in an array, or in the columns of pandas."""
+    dtypes = getattr(y, "dtypes", np.asarray(y).dtype)
+    return [dtype.kind for dtype in (dtypes if hasattr(dtypes, "__iter__") else [dtypes])]
+
+
 def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
     """Outputs as numbers, NaN where one is missing, of pandas or of arrays, masked ones too."""
     try:
+        if any(kind in "mM" for kind in _kinds(y)):
+            raise TypeError("dates and durations are no outputs")
         if hasattr(y, "index") and hasattr(y, "to_numpy"):
             numbers = y.to_numpy(dtype=np.float64, na_value=math.nan, copy=True)
         else:

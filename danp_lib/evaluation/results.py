@@ -188,10 +188,10 @@ def run_benchmark(
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
             before = load_result(path, content)
-            drawn = options.get("num_samples", 256) if model.num_levels > 0 else None
-            if isinstance(drawn, int) and estimator == "orders":
-                drawn *= NUM_ORDERS
-            _check_resumable(path, before, origin, drawn if content is Evaluation else None)
+            drawn = options.get("num_samples", 256)
+            factor = NUM_ORDERS if estimator == "orders" else 1
+            is_counted = model.num_levels > 0 and content is Evaluation
+            _check_resumable(path, before, origin, drawn if is_counted else None, factor)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)
         options["keep"] = lambda part: _write(path, Result(origin, configuration, part))
     device = "cpu" if origin.weights is None else device
@@ -245,17 +245,23 @@ def _write(path: Path, result: Result[Content]) -> None:
 
 
 def _check_resumable(
-    path: Path, before: Result[Any], now: Origin, num_samples: int | Callable[[int], int] | None
+    path: Path,
+    before: Result[Any],
+    now: Origin,
+    num_samples: int | Callable[[int], int] | None,
+    factor: int,
 ) -> None:
-    """Refuse what another run kept; ``num_samples`` are those of a DANP's likelihoods."""
+    """Refuse what another run kept; a DANP's likelihoods have ``factor * num_samples`` samples."""
     rules = []
     for key in ("name", "weights", "tasks", "seed", "danp_lib", "torch"):
         expected = getattr(now, key)
         rules.append((f"be of {key} {expected}", expected, getattr(before.origin, key)))
-    for record in () if num_samples is None else before.content.tasks:
-        size = record.context_size
-        count = num_samples(size) if callable(num_samples) else num_samples
-        rules.append((f"have {count} samples for {size} context points", count, record.num_samples))
+    if num_samples is not None:
+        for record in before.content.tasks:
+            size = record.context_size
+            count = factor * (num_samples(size) if callable(num_samples) else num_samples)
+            rule = f"have {count} samples for {size} context points"
+            rules.append((rule, count, record.num_samples))
     for rule, expected, found in rules:
         if found != expected:
             raise ValueError(

@@ -113,17 +113,19 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     nats per target; the scores of the marginals (see :mod:`danp_lib.evaluation.marginals`); the
     mean number of forward passes and of seconds that a task's likelihood took. All are ``None``
     where there is no number. The results are those that come with the library, or a folder's; one
-    of something else than its name says, or of other weights than the one beside it, is refused.
+    of something else than its name says, or of other weights or tasks than those before it, is
+    refused.
     """
     folder = results_folder() if folder is None else Path(folder)
-    shown = {}
+    shown, known = {}, dict[str, str | None]()
     for dataset in PAPER:
-        rows = ((label, _row(folder, dataset, label)) for label in ROWS)
+        rows = ((label, _row(folder, dataset, label, known)) for label in ROWS)
         shown[dataset] = {k: row for k, row in rows if k in ESTIMATOR_OF or row["ours"] is not None}
     return shown
 
 
-def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
+def _row(folder: Path, dataset: str, label: str, known: dict[str, str | None]) -> dict[str, Any]:
+    """One row; ``known`` are the hashes of weights and tasks in the rows before it."""
     keys = ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
@@ -134,7 +136,6 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}
     if label == model:  # marginals depend on the model alone: one of its rows is enough
         contents["marginals"] = Marginals
-    weights = []
     for what, content in contents.items():
         path = folder / result_name(name, what)
         if not path.is_file():
@@ -143,9 +144,10 @@ def _row(folder: Path, dataset: str, label: str) -> dict[str, Any]:
         expected, found = f"{name} ({what})", f"{result.origin.name} ({result.measured})"
         if found != expected:
             raise ValueError(f"{path} must be a result of {expected}, got one of {found}.")
-        weights.append(result.origin.weights)
-        if weights[0] != weights[-1]:
-            raise ValueError(f"{path} must be of the weights {weights[0]}, got {weights[-1]}.")
+        for part, key in (("weights", name), ("tasks", dataset)):
+            own = getattr(result.origin, part)
+            if (first := known.setdefault(f"{part} of {key}", own)) != own:
+                raise ValueError(f"{path} must be of the {part} {first}, got {own}.")
         row |= _scores(result.content)
     return row
 

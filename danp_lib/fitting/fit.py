@@ -17,7 +17,7 @@ from torch import Tensor
 from danp_lib._config import Limit, PositiveFloat, PositiveInt, Seed, to_dict
 from danp_lib._files import naming
 from danp_lib._random import spawn
-from danp_lib.data.noising import NoiseSchedule
+from danp_lib.data.noising import Beta, NoiseSchedule
 from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
@@ -58,7 +58,7 @@ class FitConfig(records.Columns):
     model: Literal["danp", "convgnp", "convcnp"] = "danp"
     num_levels: PositiveInt = 2  #: F of a DANP.
     #: Noise variance of its last level, where the outputs have variance 1.
-    final_variance: PositiveFloat = 0.3
+    final_variance: Beta = 0.3
     #: Targets lie among the context (``"random"``), or come after it (``"forecast"``).
     tasks: Literal["random", "forecast"] = "random"
     #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
@@ -250,7 +250,10 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
     model = build_model(name, data.architecture(name), seed=data.config.seed)
     history = train(model, data.seen, data.run, folder=folder, progress=progress)
     if history[-1]["step"] < data.run.num_steps:
-        raise Interrupted("training was stopped; the same call with a folder goes on.")
+        kept = (
+            "the same call goes on" if folder else "nothing was kept; give a folder to go on later"
+        )
+        raise Interrupted(f"training was stopped; {kept}.")
     return model
 
 

@@ -67,7 +67,7 @@ class Season(Configuration):
 
     def remove(self, points: PointSet, x: Tensor) -> PointSet:
         """Points without their season, given the inputs in the table, ``(*batch, points, 1)``."""
-        return PointSet(points.x, points.y.double() - self.mean(x), points.mask)
+        return PointSet(points.x.double(), points.y.double() - self.mean(x), points.mask)
 
     def _waves(self, x: Tensor) -> Tensor:
         """``(*shape, 1 + 2 K)``."""
@@ -156,7 +156,8 @@ class Fitted:
         if start is not None:
             return start
         known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
-        return torch.cat([known, x], dim=1).amin(dim=1, keepdim=True)
+        inputs = torch.cat([known, x], dim=1)
+        return inputs.amin(dim=1, keepdim=True) if inputs.shape[1] else 0.0
 
     def takes(self, x: Tensor, start: Tensor | float) -> Tensor:
         """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""

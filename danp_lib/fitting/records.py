@@ -169,18 +169,24 @@ def _warn_of_codes(
 
 
 def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:
-    """The windows of every series that holds one; a ``ValueError`` if none does."""
-    parts, problem = [], None
+    """The windows of every series that holds one; a ``ValueError`` if none does.
+
+    A :class:`RecordsWarning` says how many do not.
+    """
+    parts, problems = [], []
     layout = replace(records.layout, width=width)
     for row, start in enumerate(records.starts):
         try:
             table, since = cut_windows(records.functions[row], width, stride=stride)
             parts.append(Records(table, since + start, layout))
         except ValueError as error:
-            problem = error
+            problems.append(error)
     if not parts:
         unit = " years" if records.layout.dates else ""
-        raise ValueError(f"no series holds a window of width {width}{unit}: {problem}")
+        raise ValueError(f"no series holds a window of width {width}{unit}: {problems[-1]}")
+    if problems:
+        message = f"series, or parts, that hold no window were left out: {len(problems)}."
+        warnings.warn(message, RecordsWarning, stacklevel=3)
     return _joined(parts)
 
 

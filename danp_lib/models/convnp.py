@@ -147,6 +147,7 @@ class ConvNPCore(nn.Module):
         outputs = num_sets * (2 + config.rank)
         # With no hidden layer, the U-Net of independent outputs ends in the two numbers itself.
         fused = config.head_layers == 0 and outputs <= config.channels
+        fused &= config.largest_noise == 0.0  # what infers the noise reads all channels
         self.unet = UNETS[config.unet](
             2 * num_sets,
             outputs if fused else config.channels,

@@ -27,6 +27,7 @@ from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, config_class
 
 FORMAT = "danp_lib/1"
+CONTEXTS = "contexts.json"
 
 _UNSIGNED = "0" * 64
 
@@ -127,7 +128,22 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     if (contexts := header.provenance.get("contexts")) is not None:
         with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
+    else:
+        model.training_contexts = read_contexts(path.parent).get(path.stem)
     return model.eval().to(device)
+
+
+def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
+    """Contexts in training by the name of the model, of checkpoints older than the measure.
+
+    ``scripts/contexts.py`` makes the file.
+    """
+    path = folder / CONTEXTS
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {
+        name: from_dict(TrainingContexts, values, name=f"{path}: {name}")
+        for name, values in stored.items()
+    }
 
 
 def _read(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from danp_lib._config import check_choice, from_dict
+from danp_lib._config import check_choice
 from danp_lib._files import data_folders, first_file
 from danp_lib.data.generators import DATASETS, join_name
-from danp_lib.models.contexts import TrainingContexts
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 from danp_lib.storage.origin import sha256
-
-CONTEXTS = "contexts.json"
 
 _VARIANTS = (
     ("danp", "--model danp", (*DATASETS, "gp-noisy"), "fast"),
@@ -59,23 +55,7 @@ def load_pretrained(name: str, *, device: torch.device | str = "cpu") -> Any:
     digest, expected = sha256(path), read_card(path).sha256
     if digest != expected:
         raise CheckpointError(f"{path} must have SHA-256 {expected} (its card), got {digest}.")
-    model = load_checkpoint(path, device=device)
-    if model.training_contexts is None:
-        model.training_contexts = read_contexts(path.parent).get(name)
-    return model
-
-
-def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """Contexts in training by the name of the model, of checkpoints older than the measure.
-
-    ``scripts/contexts.py`` makes the file.
-    """
-    path = folder / CONTEXTS
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {
-        name: from_dict(TrainingContexts, values, name=f"{path}: {name}")
-        for name, values in stored.items()
-    }
+    return load_checkpoint(path, device=device)
 
 
 def pretrained_path(name: str) -> Path:

@@ -169,10 +169,9 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     stored, asked = dict(_leaves(there)), dict(_leaves(here))
     length, schedule = "training.num_steps", asked["training.schedule"]
     # What the weights of a step do not depend on.
-    free = ["log_every", "validate_every", "keep_best"]
-    # Lower ends of intervals from other numbers of tasks cannot be compared.
-    compared = asked["training.keep_best"] and stored.get("training.keep_best")
-    free += [] if compared else ["num_validation_batches"]
+    free = ["log_every", "validate_every"]
+    # The best step cannot be known afterwards, nor lower ends from other numbers of tasks compared.
+    free += [] if asked["training.keep_best"] else ["keep_best", "num_validation_batches"]
     reason = f"; a {schedule} schedule depends on it"
     if schedule == "constant":
         reason = f"; the run has made {step}"

@@ -95,6 +95,12 @@ class TestWindows:
                 window.x.flatten() + start, torch.tensor([x[i] for i in inside]).double()
             )
 
+    def test_points_close_together_start_no_window_before_its_start(self) -> None:
+        x = [float(i) for i in range(100)]
+        x[50:50] = [50.0 - 3e-5]
+        windows, _ = cut_windows(series_of(x), 40.0)
+        assert float(windows.x.min()) == 0.0
+
     @given(
         gaps=st.lists(st.floats(0.1, 3.0), min_size=4, max_size=40),
         cut=st.integers(2, 38),

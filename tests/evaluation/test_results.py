@@ -254,6 +254,10 @@ def test_a_mean_over_orders_has_a_name_of_its_own_and_resumes(tmp_path: Path) ->
     save_result(tmp_path, begun).rename(tmp_path / "danp-gp-orders-defended.partial.json")
     with pytest.raises(ValueError, match=rf"{2 * NUM_ORDERS} samples for .* got {NUM_ORDERS};"):
         run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": 2})
+    with pytest.raises(
+        ValueError, match=rf"{50_000 * NUM_ORDERS} samples for .* got {NUM_ORDERS};"
+    ):
+        run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": "paper"})
     result = run_benchmark(NAME, Evaluation, folder=tmp_path, **options)
     assert result.content.tasks[:2] == whole.content.tasks[:2]  # their seconds, too
     assert result.content.average_likelihood == pytest.approx(whole.content.average_likelihood)

@@ -91,6 +91,20 @@ def test_the_marginals_stand_beside_the_scores(tmp_path: Path) -> None:
     assert rows["convcnp"]["ours"] is None
 
 
+def test_all_rows_of_a_model_are_of_the_same_weights_and_tasks(tmp_path: Path) -> None:
+    save(tmp_path, "danp-gp")
+    save(tmp_path, "danp-gp", replace(RECORD, estimator="model"), weights="e" * 64)
+    with pytest.raises(ValueError, match=r"danp-gp-model\.json must be of the weights a+, got e+"):
+        table(tmp_path)
+    other = replace(origin("danp-seed1-gp"), tasks="f" * 64)
+    path = save_result(tmp_path, Result(other, {}, Evaluation.summarize([RECORD] * 2)))
+    (tmp_path / "danp-gp-model.json").unlink()
+    with pytest.raises(ValueError, match=r"must be of the tasks b+, got f+"):
+        table(tmp_path)
+    path.unlink()
+    assert table(tmp_path)["gp"]["danp"]["ours"] is not None
+
+
 def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> None:
     many = replace(RECORD, estimator="model", num_samples=50_000)
     save(tmp_path, "danp-gp", many, replace(many, num_samples=5_000))

@@ -199,7 +199,9 @@ def test_a_run_with_a_season_goes_on_though_its_last_digits_differ(
         return real(*arguments, **others, max_minutes=1e-9)
 
     monkeypatch.setattr(fitting, "train", stopped)
-    with pytest.warns(RecordsWarning), pytest.raises(Interrupted):
+    with pytest.warns(RecordsWarning), pytest.raises(Interrupted, match="nothing was kept"):
+        fit(frame, **options | {"folder": None})
+    with pytest.warns(RecordsWarning), pytest.raises(Interrupted, match="the same call goes on"):
         fit(frame, **options)
     monkeypatch.setattr(fitting, "train", real)
     monkeypatch.setattr(torch.linalg, "lstsq", moved(torch.linalg.lstsq, generator))

@@ -25,6 +25,8 @@ def test_harmonics_are_found_and_what_is_taken_out_is_put_back() -> None:
     points = PointSet(x.reshape(1, -1, 1), y.reshape(1, -1, 1) + 1.0)
     left = season.remove(points, points.x)
     torch.testing.assert_close(left.y, torch.ones_like(left.y), rtol=0, atol=1e-6)
+    single = season.remove(points.to(torch.float32), points.x)
+    torch.testing.assert_close(single.y, left.y, rtol=0, atol=1e-5)
     at = points.x[:, :7]
     parts = LowRankNormal(torch.ones(1, 2, 7, 1), torch.ones(1, 2, 7, 3), torch.ones(1, 2, 7, 1))
     mixture = Mixture(torch.zeros(1, 2), parts)
@@ -41,6 +43,13 @@ def test_too_few_places_in_a_period_are_refused() -> None:
         Season.fit(x, x, 1.0)
     with pytest.raises(ValueError, match="period must be a finite number > 0"):
         Season.fit(x, x, 0.0)
+
+
+def test_nothing_known_and_nothing_asked_for_is_an_empty_prediction() -> None:
+    small = ConvNPConfig(domain=(0.0, 8.0), points_per_unit=4, channels=4, num_layers=2, rank=2)
+    fitted = Fitted(seeded(ConvGNP, small, dtype=torch.float32), layout=Layout(own_start=True))
+    nothing = PointSet.empty(dtype=torch.float64)
+    assert fitted.predict(nothing, torch.zeros(0, dtype=torch.float64)).mean.shape == (1, 0, 1)
 
 
 def test_a_target_does_not_depend_on_what_else_is_asked_for_where_the_start_is_named() -> None:

@@ -98,6 +98,8 @@ def test_dates_become_years_and_may_count_from_their_start(tmp_path: Path) -> No
     ("change", "message"),
     [
         (lambda f: f.assign(value="high"), "'value' must hold numbers"),
+        (lambda f: f.assign(value=pd.to_datetime("2020-01-01")), "dates and durations are no"),
+        (lambda f: f.assign(value=pd.Timedelta("1h")), "dates and durations are no outputs"),
         (lambda f: f.assign(value=np.inf), "'value' must be finite"),
         (lambda f: f.assign(time="noon"), "must be a number in every line, or a date"),
         (lambda f: f.assign(time=np.nan), "'time' must have no gap"),
@@ -139,6 +141,15 @@ def test_too_little_to_divide_is_refused() -> None:
         divide(one, 0.2, "group", generator=generator())
     with pytest.raises(ValueError, match="no series holds a window of width 50"):
         windows_of(one, 50.0)
+
+
+def test_series_shorter_than_a_window_are_counted() -> None:
+    frame = table(3, 60)
+    short = frame["station"] != frame["station"].iloc[0]
+    frame = frame[~short | (frame.groupby("station").cumcount() < 5)]
+    records = read_records(frame, **COLUMNS)
+    with pytest.warns(RecordsWarning, match=r"hold no window were left out: 2\.$"):
+        assert points_of(windows_of(records, 5.0)) <= points_of(records)
 
 
 @pytest.mark.parametrize("unit", ["ns", "us", "s"])

@@ -185,6 +185,13 @@ def test_a_range_of_noise_needs_a_least_one_and_a_conditioned_model(
         small_config(**(fine | changes))
 
 
+def test_the_noise_is_inferred_without_hidden_layers_too() -> None:
+    config = replace(noisy_config(), head_layers=0, rank=2, channels=8)
+    model = seeded(ConvGNP, config)
+    predictive = model.predict(draw_set(2, 6, 0), draw_set(2, 4, 1).x)
+    assert bool((predictive.variance >= LEAST**2).all())
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
 def test_the_trained_model_finds_the_noise(noise: float) -> None:
     model = load_pretrained("danp-sawtooth-noisy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from danp_lib._config import to_dict
+from danp_lib.models.contexts import SizeRange, TrainingContexts
 from danp_lib.models.convnp import ConvCNP, ConvNPConfig
 from danp_lib.storage import pretrained
 from danp_lib.storage.card import Card, read_card, write_card
-from danp_lib.storage.checkpoint import CheckpointError, save_checkpoint
+from danp_lib.storage.checkpoint import CONTEXTS, CheckpointError, load_checkpoint, save_checkpoint
 from danp_lib.storage.origin import Hardware, sha256
 from danp_lib.storage.pretrained import (
     PRETRAINED,
@@ -79,6 +82,18 @@ def test_a_model_is_found_in_either_folder(folders: tuple[Path, Path], place: in
         torch.equal(a, b)
         for a, b in zip(loaded.state_dict().values(), model.state_dict().values(), strict=True)
     )
+
+
+def test_older_checkpoints_have_their_contexts_by_name_and_by_path(
+    folders: tuple[Path, Path],
+) -> None:
+    path = ship(folders[0], ConvCNP(TINY))
+    assert load_checkpoint(path).training_contexts is None
+    contexts = TrainingContexts((0.0, 1.0), (SizeRange(1, 0.0, 1.0),), 0.0)
+    stored = json.dumps({"convcnp-gp": to_dict(contexts)})
+    (folders[0] / CONTEXTS).write_text(stored, encoding="utf-8")
+    for model in (load_pretrained("convcnp-gp"), load_checkpoint(path)):
+        assert model.training_contexts == contexts
 
 
 def test_the_packages_folder_comes_first(folders: tuple[Path, Path]) -> None:

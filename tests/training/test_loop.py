@@ -311,6 +311,9 @@ def test_the_best_weights_survive_a_stop_and_training_goes_on_from_the_last(tmp_
     train(longer, Sawtooth(), more, progress=False)
     train(parts, Sawtooth(), more, folder=tmp_path, progress=False)
     assert_same_weights(weights(longer), weights(parts))
+    again = replace(KEEPING, num_steps=16)
+    with pytest.raises(ValueError, match="keep_best: False there, True here"):
+        train(tiny(), Sawtooth(), again, folder=tmp_path, progress=False)
 
 
 def test_how_often_a_run_is_logged_and_validated_may_change(tmp_path: Path) -> None:
