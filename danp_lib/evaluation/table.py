@@ -65,6 +65,17 @@ USED_ROLLED_OUT = "danp (as used, rolled out)"
 USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
 """The row of the same over several orders, with fewer samples a target."""
 
+_LONGER = {
+    ("danp", ""): "both",
+    ("danp", " (as used)"): "used",
+    ("danp", " (rolled out)"): "autoregressive",
+    ("danp", " (as used, rolled out)"): f"autoregressive{DEFENDED}",
+    ("danp", " (as used, rolled out, 8 orders)"): f"orders{DEFENDED}",
+    ("convgnp", ""): "exact",
+    ("convgnp", " (rolled out)"): "autoregressive",
+    ("convgnp", " (rolled out, 8 orders)"): "orders",
+}
+
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
     PAPERS_ESTIMATOR: ("danp", "model"),
@@ -77,14 +88,11 @@ ROWS: dict[str, tuple[str, str]] = {
     **{label: (model, "orders") for model, label in MANY_ORDERS.items()},
     USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
     USED_MANY_ORDERS: ("danp", f"orders{DEFENDED}"),
-    "danp-long": ("danp-long", "both"),
-    "danp-long (as used)": ("danp-long", "used"),
-    "danp-long (rolled out)": ("danp-long", "autoregressive"),
-    "danp-long (as used, rolled out)": ("danp-long", f"autoregressive{DEFENDED}"),
-    "danp-long (as used, rolled out, 8 orders)": ("danp-long", f"orders{DEFENDED}"),
-    "convgnp-long": ("convgnp-long", "exact"),
-    "convgnp-long (rolled out)": ("convgnp-long", "autoregressive"),
-    "convgnp-long (rolled out, 8 orders)": ("convgnp-long", "orders"),
+    **{
+        f"{model}-{length}{how}": (f"{model}-{length}", estimator)
+        for length in ("long", "longest")
+        for (model, how), estimator in _LONGER.items()
+    },
     "danp-paper": ("danp-paper", "model"),
     "danp-paper (balance heuristic)": ("danp-paper", "both"),
     "convcnp-paper": ("convcnp-paper", "exact"),
