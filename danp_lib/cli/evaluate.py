@@ -154,8 +154,8 @@ def render(result: Evaluation) -> str:
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(part.num_tasks), *numbers, effective])
-    per = "target, added up over eight orders" if result.estimator == "orders" else "task"
-    per = "target" if result.estimator == "autoregressive" else per
+    rollouts = {"autoregressive": "target", "orders": "target, added up over eight orders"}
+    per = rollouts.get(result.estimator, "task")
     lines = [
         f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from danp_lib._config import check_choice, from_dict, to_dict
-from danp_lib._files import naming, split_header, with_sorted_header, write_atomically
+from danp_lib._files import data_folders, naming, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, config_class
@@ -128,7 +128,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     if (contexts := header.provenance.get("contexts")) is not None:
         with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
-    else:
+    elif path.parent.resolve() in [folder.resolve() for folder in data_folders("checkpoints")]:
         model.training_contexts = read_contexts(path.parent).get(path.stem)
     return model.eval().to(device)
 

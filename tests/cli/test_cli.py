@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 from danp_lib._config import to_dict
 from danp_lib._files import DATA_VARIABLE, check_writable
 from danp_lib.cli import predict as cli_predict
-from danp_lib.cli.evaluate import render_table
+from danp_lib.cli.evaluate import render, render_table
 from danp_lib.cli.main import app
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
@@ -37,7 +37,7 @@ from danp_lib.data.tables import from_csv
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
-from danp_lib.evaluation.score import Evaluation, evaluate
+from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate
 from danp_lib.evaluation.table import table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
@@ -350,6 +350,19 @@ def test_table_prints_the_table() -> None:
     _, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
     assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
     assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "said"),
+    [
+        ("both", "both, 32 samples a task\n"),
+        ("autoregressive", "autoregressive, 32 samples a target\n"),
+        ("orders", "orders, 32 samples a target, added up over eight orders\n"),
+    ],
+)
+def test_a_score_says_of_what_its_samples_are(estimator: str, said: str) -> None:
+    record = TaskRecord(3, -1.0, estimator, 32, None, 97, 2.0)
+    assert said in render(Evaluation.summarize([record, record]))
 
 
 def test_a_table_row_shows_what_there_is_to_it() -> None:

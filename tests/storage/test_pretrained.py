@@ -85,15 +85,21 @@ def test_a_model_is_found_in_either_folder(folders: tuple[Path, Path], place: in
 
 
 def test_older_checkpoints_have_their_contexts_by_name_and_by_path(
-    folders: tuple[Path, Path],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = ship(folders[0], ConvCNP(TINY))
+    monkeypatch.setenv("DANP_DATA", str(tmp_path))
+    folder = tmp_path / "checkpoints"
+    path = ship(folder, ConvCNP(TINY))
     assert load_checkpoint(path).training_contexts is None
     contexts = TrainingContexts((0.0, 1.0), (SizeRange(1, 0.0, 1.0),), 0.0)
     stored = json.dumps({"convcnp-gp": to_dict(contexts)})
-    (folders[0] / CONTEXTS).write_text(stored, encoding="utf-8")
+    (folder / CONTEXTS).write_text(stored, encoding="utf-8")
     for model in (load_pretrained("convcnp-gp"), load_checkpoint(path)):
         assert model.training_contexts == contexts
+    # A file of that name in a folder of one's own is none of the library's.
+    own = ship(tmp_path / "own", ConvCNP(TINY))
+    own.with_name(CONTEXTS).write_text("[]", encoding="utf-8")
+    assert load_checkpoint(own).training_contexts is None
 
 
 def test_the_packages_folder_comes_first(folders: tuple[Path, Path]) -> None:
