@@ -42,12 +42,13 @@ CORE := tests/distributions tests/nn \
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help book test quick portable margins outputs browser reproduce style lint unit chapters \
+.PHONY: help book test thorough quick portable margins outputs browser reproduce style lint unit chapters \
 	install clean distclean
 
 help:
 	@echo "make book       build the book; it says where to open the result"
 	@echo "make test       lint, types, unit tests and the chapters"
+	@echo "make thorough   the tests that take long: the whole workflow in miniature, results of many passes"
 	@echo "make reproduce  make what is missing of: weights, results, tables, figures"
 	@echo "make quick      the tests of the model, its objective and its estimators: half a minute"
 	@echo "make lint       ruff, mypy and actionlint alone"
@@ -76,7 +77,10 @@ book: $(INSTALLED)
 
 # One run of tests and chapters, so that no core waits; tests/project/test_types.py runs mypy.
 test: style
-	pytest $(PARALLEL) -m 'not browser' --nbval book tests
+	pytest $(PARALLEL) -m 'not browser and not thorough' --nbval book tests
+
+thorough: $(INSTALLED)
+	pytest $(PARALLEL) -m thorough tests
 
 reproduce: $(INSTALLED)
 	snakemake --snakefile workflow/Snakefile $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) \
@@ -92,7 +96,7 @@ lint: style
 	mypy
 
 unit: $(INSTALLED)
-	pytest $(PARALLEL) -m 'not browser' tests
+	pytest $(PARALLEL) -m 'not browser and not thorough' tests
 
 chapters: $(INSTALLED)
 	pytest $(PARALLEL) --nbval book

@@ -72,12 +72,14 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
     assert from_dict(type(config), result.configuration) == config
 
 
-@pytest.mark.parametrize(
-    ("path", "row"),
-    # One record a result, in turn with few points and with many.
-    [(path, RECOMPUTED[i % len(RECOMPUTED)]) for i, path in enumerate(PATHS)],
-    ids=[path.stem for path in PATHS],
-)
+def one_record(index: int, path: Path) -> Any:
+    """One record of a result, in turn with few points and with many."""
+    takes_long = path.stem.endswith((f"-orders{DEFENDED}", "-paper-model"))
+    marks = [pytest.mark.thorough] if takes_long else []
+    return pytest.param(path, RECOMPUTED[index % len(RECOMPUTED)], id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize(("path", "row"), [one_record(i, path) for i, path in enumerate(PATHS)])
 def test_a_record_comes_out_again(path: Path, row: int) -> None:
     result = load(path)
     origin, record = result.origin, result.content.tasks[row]

@@ -79,6 +79,14 @@ def test_ci_runs_the_chapters_on_another_processor() -> None:
     assert (arguments.paths, arguments.variants) == (["book"], ["avx2"])
 
 
+def test_ci_runs_all_tests() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert {"make test", "make thorough", "make browser"} <= set(lines)
+    left_out = re.findall(r"not (\w+)", " ".join(recipe("test")))
+    assert left_out == ["browser", "thorough"]
+    assert all(f"-m {marker}" in " ".join(recipe(marker)) for marker in left_out)
+
+
 def test_the_long_targets_are_run_weekly() -> None:
     jobs = WORKFLOWS["weekly"]["jobs"]
     assert commands(jobs["portable"]) == ["make portable"]

@@ -19,6 +19,8 @@ from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.tasks import benchmark_tasks
 
+pytestmark = pytest.mark.thorough
+
 MINIATURE: dict[str, Any] = {
     "device": "cpu",
     "models": {
