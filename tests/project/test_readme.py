@@ -188,6 +188,7 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
         "danp": "DANP, by the balance heuristic",
         "danp (rolled out)": "DANP, rolled out",
         USED_ROLLED_OUT: "DANP, as used, rolled out",
+        USED_MANY_ORDERS: "DANP, as used, 8 orders",
         "convgnp": "ConvGNP",
         "convgnp (rolled out)": "ConvGNP, rolled out",
         MANY_ORDERS["convgnp"]: "ConvGNP, 8 orders",
