@@ -38,16 +38,12 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint says about itself.
-
-    Of what it was trained on, ``generator`` holds ``name`` and ``config`` as JSON does;
-    ``task_generator`` is the same made anew, if a class of that name is known.
-    """
+    """What a checkpoint says about itself."""
 
     model: str
     config: Any
-    generator: dict[str, Any] | None
-    task_generator: TaskGenerator | None
+    generator: dict[str, Any] | None  #: ``name`` and ``config`` of what it was trained on, as JSON.
+    task_generator: TaskGenerator | None  #: The same made anew, if a class of that name is known.
     provenance: dict[str, Any]
 
 
