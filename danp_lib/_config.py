@@ -12,6 +12,8 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from danp_lib._files import naming
+
 T = TypeVar("T")
 
 
@@ -65,10 +67,8 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
         if key not in values:
             raise ValueError(f"{name}.{key} is missing: it must be {_describe(kinds[key])}.")
     converted = {key: checked(kinds[key], values[key], f"{name}.{key}") for key in values}
-    try:
+    with naming(name):
         return cls(**converted)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 @cache  # slow, and a file of results asks for the same few a thousand times

@@ -130,10 +130,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """Contexts in training by the name of the model, of checkpoints older than the measure.
-
-    ``scripts/contexts.py`` makes the file.
-    """
+    """Contexts in training of a folder's older models by name, from ``scripts/contexts.py``."""
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {
