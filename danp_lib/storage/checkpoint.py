@@ -133,10 +133,7 @@ def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
     """Contexts in training of a folder's older models by name, from ``scripts/contexts.py``."""
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {
-        name: from_dict(TrainingContexts, values, name=f"{path}: {name}")
-        for name, values in stored.items()
-    }
+    return {k: from_dict(TrainingContexts, v, name=f"{path}: {k}") for k, v in stored.items()}
 
 
 def _read(

@@ -94,16 +94,16 @@ def train(
             done = state.step == config.num_steps
             leaving = done or bool(stopped) or time.monotonic() > deadline
             validating = done or state.step % config.validate_every == 0
-            if not (state.step % config.log_every == 0 or validating or leaving):
+            if not (validating or leaving or state.step % config.log_every == 0):
                 continue
             state.minutes = (time.monotonic() - start) / 60.0
-            history.append(_record(state, updates, validation if validating else []))
+            history.append(record := _record(state, updates, validation if validating else []))
             updates.clear()
             if state.best is not None and leaving:
-                history[-1]["kept"] = state.best.step
-            bar.set_postfix(log_likelihood=f"{history[-1]['log_likelihood']:.3f}")
+                record["kept"] = state.best.step
+            bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
             if callback is not None:
-                callback(history[-1])
+                callback(record)
             if place is not None and (validating or leaving):
                 save_state(place, state, history)
     if state.best is not None:
