@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from danp_lib._files import naming
 
 T = TypeVar("T")
 
@@ -30,7 +32,8 @@ NonNegativeFloat = Annotated[float, Limit(">= 0", lambda value: value >= 0)]
 Seed = Annotated[int, Limit("from -2**63 to 2**64 - 1", lambda value: -(2**63) <= value < 2**64)]
 ORDERED = Limit("with lower <= upper", lambda pair: pair[0] <= pair[1])
 
-_PLAIN = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
+_ACCEPTED = {bool: bool, int: Integral, float: Real, str: str}
+_IN_WORDS = {bool: "true or false", int: "an integer", float: "a finite number", str: "a string"}
 
 
 class Configuration:
@@ -43,13 +46,8 @@ class Configuration:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as JSON holds it: nested objects, lists for tuples."""
-
-    def plain(value: Any) -> Any:
-        if is_dataclass(value):
-            return to_dict(value)
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
-
-    return {field.name: plain(getattr(config, field.name)) for field in fields(config)}
+    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return values
 
 
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
@@ -61,19 +59,16 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
     if not isinstance(values, Mapping):
         raise ValueError(f"{name} must be an object, got {values!r}.")
     kinds, required = _fields(cls)  # type: ignore[arg-type]
-    for key in values:
+    for key, value in values.items():
         if key not in kinds:
-            raise ValueError(
-                f"{name}.{key} = {values[key]!r} is unknown; the keys are {', '.join(kinds)}."
-            )
+            known = ", ".join(kinds)
+            raise ValueError(f"{name}.{key} = {value!r} is unknown; the keys are {known}.")
     for key in required:
         if key not in values:
             raise ValueError(f"{name}.{key} is missing: it must be {_describe(kinds[key])}.")
     converted = {key: checked(kinds[key], values[key], f"{name}.{key}") for key in values}
-    try:
+    with naming(name):
         return cls(**converted)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 @cache  # slow, and a file of results asks for the same few a thousand times
@@ -120,17 +115,13 @@ def checked(kind: Any, value: Any, name: str) -> Any:
             with suppress(ValueError):
                 return checked(option, value, name)
         fits = False
-    elif base is float:
-        if fits := isinstance(value, Real) and not isinstance(value, bool):
-            too_large = isinstance(value, int) and abs(value) > sys.float_info.max
-            value = math.inf if too_large else float(value)
-            fits = math.isfinite(value)
-    elif base is int:
-        if fits := isinstance(value, Integral) and not isinstance(value, bool):
-            value = int(value)
-    elif base in (bool, str):
-        if fits := isinstance(value, base):
-            value = base(value)  # PyTorch's version is a subclass of str
+    elif base in _ACCEPTED:
+        if fits := isinstance(value, _ACCEPTED[base]) and isinstance(value, bool) == (base is bool):
+            try:
+                value = base(value)  # of a subclass too: PyTorch's version is one of str
+            except OverflowError:  # an integer too large for a float
+                value = math.inf
+            fits = base is not float or math.isfinite(value)
     elif isinstance(base, type) and is_dataclass(base):
         return value if isinstance(value, base) else from_dict(base, value, name=name)
     else:
@@ -152,15 +143,14 @@ def _describe(kind: Any) -> str:
     elif origin is tuple:
         words = f"a list of {len(arguments)} ({', '.join(map(_describe, arguments))})"
     else:
-        words = _PLAIN.get(base, "an object")
+        words = _IN_WORDS.get(base, "an object")
     return " ".join([words, *(limit.text for limit in limits), *["or null"] * nullable])
 
 
 def check_at_least(least: int, **values: int) -> None:
     """Refuse integers below a bound, and what is no integer."""
     for name, value in values.items():
-        checked(int, value, name)
-        if value < least:
+        if checked(int, value, name) < least:
             raise ValueError(f"{name} must be >= {least}, got {value}.")
 
 

@@ -47,9 +47,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    finally:
         partial.unlink(missing_ok=True)
-        raise
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

@@ -38,16 +38,12 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint says about itself.
-
-    Of what it was trained on, ``generator`` holds ``name`` and ``config`` as JSON does;
-    ``task_generator`` is the same made anew, if a class of that name is known.
-    """
+    """What a checkpoint says about itself."""
 
     model: str
     config: Any
-    generator: dict[str, Any] | None
-    task_generator: TaskGenerator | None
+    generator: dict[str, Any] | None  #: ``name`` and ``config`` of what it was trained on, as JSON.
+    task_generator: TaskGenerator | None  #: The same made anew, if a class of that name is known.
     provenance: dict[str, Any]
 
 
@@ -134,16 +130,10 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """Contexts in training by the name of the model, of checkpoints older than the measure.
-
-    ``scripts/contexts.py`` makes the file.
-    """
+    """Contexts in training of a folder's older models by name, from ``scripts/contexts.py``."""
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {
-        name: from_dict(TrainingContexts, values, name=f"{path}: {name}")
-        for name, values in stored.items()
-    }
+    return {k: from_dict(TrainingContexts, v, name=f"{path}: {k}") for k, v in stored.items()}
 
 
 def _read(

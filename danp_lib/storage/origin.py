@@ -43,11 +43,10 @@ def commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()
+    with suppress(OSError):  # git may not be installed
+        git = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        return git.stdout.strip() or None
+    return None
 
 
 def versions() -> dict[str, str]:

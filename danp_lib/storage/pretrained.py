@@ -39,9 +39,8 @@ PRETRAINED = {
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
 ``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
-score is chance. ``danp-long-*`` and ``convgnp-long-*`` have four times the updates of the recipe,
-``*-longest-sawtooth`` eight times. What ends in ``-paper`` has the paper's architecture and
-training.
+score is chance. ``*-long-*`` have four times the updates of the recipe, ``*-longest-*`` eight
+times. What ends in ``-paper`` has the paper's architecture and training.
 """
 
 

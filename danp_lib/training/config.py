@@ -41,15 +41,13 @@ class TrainingConfig(Configuration):
     jitter_steps: NonNegativeInt = 0  #: Number of steps with jitter.
     #: A geometric one falls towards the variance floor, which the step after them would have.
     jitter_schedule: Literal["constant", "geometric"] = "constant"
-    #: Below it the loss of a task is robust, in nats per target; see
-    #: :func:`~danp_lib.training.objective.training_loss`.
+    #: The threshold k of :func:`~danp_lib.training.objective.training_loss`, in nats per target.
     robust_threshold: float | None = None
     log_every: PositiveInt = 100  #: Steps between records.
     validate_every: PositiveInt = 1000  #: Steps between validations; the run is saved there too.
     num_validation_batches: PositiveInt = 16  #: Batches a level to validate on.
-    #: Whether the model ends with the weights of the best validation, not the last. It is the
-    #: latest that raised, at all levels at once, the lower end of the 95 % interval of the mean
-    #: log-likelihood.
+    #: Whether the model ends with the weights of the best validation, the latest that raised the
+    #: lower end of the 95 % interval of the mean log-likelihood at all levels at once.
     keep_best: bool = False
     seed: Seed = 0  #: Of the initial weights, the training tasks and the validation tasks.
 
@@ -69,16 +67,11 @@ class TrainingConfig(Configuration):
     @classmethod
     def from_provenance(cls, values: Mapping[str, Any]) -> TrainingConfig:
         """The run that a checkpoint or a saved state names, under the names of today."""
-        names = {"loss_knee": "robust_threshold"}
-        renamed = {names.get(key, key): value for key, value in values.items()}
+        renamed = {key.replace("loss_knee", "robust_threshold"): v for key, v in values.items()}
         return from_dict(cls, renamed, name="training")
 
     def rate_factor_at(self, step: int) -> float:
-        """What the learning rates are multiplied by at a step, counted from 0.
-
-        It is 1, or falls from 1 at step 0 to 0 after the last, as half a cosine or as the square of
-        the time left; and over the warmup it is that times a linear rise.
-        """
+        """What the peak rates are multiplied by at a step, from 0 on: schedule times warmup."""
         warmup = min(1.0, (step + 1) / (self.warmup_steps + 1))
         if self.schedule == "constant":
             return warmup

@@ -72,8 +72,8 @@ def train(
     for_training, for_validation = spawn(generator, 2)
     state = RunState(model, Optimizer(model, config), for_training, task_generator, config)
     place = None if folder is None else Path(folder)
-    history = load_state(place, state) if place is not None else []
-    step_function = TrainingStep(state, compile_model)
+    history = [] if place is None else load_state(place, state)
+    make_step = TrainingStep(state, compile_model)
     count = config.num_validation_batches
     validation = objective.draw_validation_batches(
         model, task_generator, config.batch, num_batches=count, generator=for_validation
@@ -81,11 +81,12 @@ def train(
     updates: list[Update] = []
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes
+    leaving = state.step == config.num_steps
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
     with bar, stop_signals() as stopped:
-        while state.step < config.num_steps:
+        while not leaving:
             # A captured step overwrites its results at the next replay.
-            updates.append(Update(*(part.clone() for part in step_function())))
+            updates.append(Update(*(part.clone() for part in make_step())))
             state.step += 1
             bar.update()
             if snapshots and place is not None:
@@ -93,20 +94,18 @@ def train(
             done = state.step == config.num_steps
             leaving = done or bool(stopped) or time.monotonic() > deadline
             validating = done or state.step % config.validate_every == 0
-            if state.step % config.log_every == 0 or validating or leaving:
-                state.minutes = (time.monotonic() - start) / 60.0
-                record = _record(state, updates, validation if validating else [])
-                updates.clear()
-                if state.best is not None and leaving:
-                    record["kept"] = state.best.step
-                history.append(record)
-                bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
-                if callback is not None:
-                    callback(record)
-                if place is not None and (validating or leaving):
-                    save_state(place, state, history)
-            if leaving:
-                break
+            if not (validating or leaving or state.step % config.log_every == 0):
+                continue
+            state.minutes = (time.monotonic() - start) / 60.0
+            history.append(record := _record(state, updates, validation if validating else []))
+            updates.clear()
+            if state.best is not None and leaving:
+                record["kept"] = state.best.step
+            bar.set_postfix(log_likelihood=f"{record['log_likelihood']:.3f}")
+            if callback is not None:
+                callback(record)
+            if place is not None and (validating or leaving):
+                save_state(place, state, history)
     if state.best is not None:
         model.load_state_dict(state.best.weights)
     model.eval()
@@ -123,12 +122,12 @@ def _record(state: RunState, updates: list[Update], validation: list[list[Masked
         raise NonFiniteLossError(
             f"the loss or its gradient is not finite in the last steps up to {state.step}."
         )
-    means = [values[levels == f].mean().item() for f in range(state.model.num_levels + 1)]
+    by_level = [values[levels == f] for f in range(state.model.num_levels + 1)]
     record: Record = {
         "step": state.step,
         "minutes": round(state.minutes, 3),
         "log_likelihood": values.mean().item(),
-        "log_likelihood_by_level": [None if mean != mean else mean for mean in means],
+        "log_likelihood_by_level": [v.mean().item() if len(v) else None for v in by_level],
         "gradient_norm": norms.mean().item(),
     }
     if validation:
@@ -169,8 +168,7 @@ class TrainingStep:
             # On a CPU there is one piece of code for each level, made when it is drawn.
             dynamo.recompile_limit = max(dynamo.recompile_limit, state.model.num_levels + 1)
             self.likelihood = torch.compile(objective.batch_log_likelihood, dynamic=False)
-        on_gpu = self.device.type == "cuda"
-        self.graphed = graphed(self.update, state.generator) if on_gpu else None
+        self.graphed = graphed(self.update, state.generator) if self.device.type == "cuda" else None
 
     def __call__(self) -> Update:
         """Update the model; on a CPU, a loss that is not finite is refused before it moves."""

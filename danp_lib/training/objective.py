@@ -56,17 +56,13 @@ def draw_batch(
     One level drawn for a batch on a CPU becomes an int, by which the model computes what that level
     needs alone. A GPU is not waited for: there it stays a tensor.
     """
-    options: dict[str, Any] = {
-        "context_size": config.context_size,
-        "num_targets": config.num_targets,
-        "generator": generator,
-    }
+    sizes: Any = {"context_size": config.context_size, "num_targets": config.num_targets}
+    count = config.batch_size
     if model.num_levels == 0:
-        task = task_generator.sample_task(config.batch_size, **options)
+        task = task_generator.sample_task(count, **sizes, generator=generator)
         return MaskedTask(task.context, (), task.target, 0)
-    augmented = sample_augmented_task(
-        task_generator, model.config.schedule, config.batch_size, **options
-    )
+    schedule = model.config.schedule
+    augmented = sample_augmented_task(task_generator, schedule, count, **sizes, generator=generator)
     if levels is None:
         levels = draw_levels(model.num_levels, config, generator=generator)
         if config.level_per == "batch" and levels.device.type == "cpu":
@@ -111,9 +107,8 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
         predictive = model.level_predictive(batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):
         return "the network's outputs are so large that the predictive is not finite"
-    values = predictive.log_prob(batch.target.y, check=False)
-    bad = (~values.isfinite()).nonzero().flatten().tolist()
-    if bad:
+    finite = predictive.log_prob(batch.target.y, check=False).isfinite()
+    if bad := (~finite).nonzero().flatten().tolist():
         return f"the predictive covariance is not positive definite in tasks {bad} of the batch"
     if loss.isfinite():
         return "the loss is finite but its gradient is not"
@@ -138,5 +133,4 @@ def draw_validation_batches(
 ) -> list[list[MaskedTask]]:
     """Fixed batches to validate on, ``num_batches`` for each level."""
     draw = partial(draw_batch, model, task_generator, config, generator=generator)
-    levels = range(model.num_levels + 1)
-    return [[draw(levels=level) for _ in range(num_batches)] for level in levels]
+    return [[draw(levels=f) for _ in range(num_batches)] for f in range(model.num_levels + 1)]

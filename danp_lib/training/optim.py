@@ -18,11 +18,10 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 def orthogonalized(matrices: Tensor) -> Tensor:
     r"""Matrices ``(count, rows, columns)`` with all singular values moved close to 1.
 
-    Each of five steps is :math:`X \leftarrow (a + b X X^\top + c (X X^\top)^2) X`, from the
-    matrix divided by its Frobenius norm on. The factors are polynomials in the first
-    :math:`X X^\top`, so all steps are taken on that small matrix, and X is multiplied by their
-    product once: half of the work for a wide matrix. A singular value far below the largest loses
-    a digit or two.
+    From the matrix divided by its Frobenius norm on, each of five steps is
+    :math:`X \leftarrow (a + b X X^\top + c (X X^\top)^2) X`. All the factors are polynomials in the
+    first :math:`X X^\top`, a small matrix, and X is multiplied by their product once: half of the
+    work for a wide matrix. A singular value far below the largest loses a digit or two.
     """
     a, b, c = NEWTON_SCHULZ
     is_tall = matrices.shape[1] > matrices.shape[2]
@@ -46,10 +45,9 @@ _NEGLIGIBLE = 1e-30
 class KernelMuon:
     """Muon (Jordan et al., 2024) on kernels, each as the matrix of its first dimension by the rest.
 
-    The steps are those of :class:`torch.optim.Muon`, with two differences. Kernels of one shape are
-    computed as one stack of matrices: that takes half the time on a CPU. And the products are in
-    float32, which costs a CPU no more than bfloat16 and is exact to three digits or more. A step at
-    rate 1 takes the fraction ``weight_decay`` of the kernels away.
+    Unlike :class:`torch.optim.Muon`, it computes kernels of one shape as one stack of matrices,
+    which takes half the time on a CPU, and in float32, which costs a CPU no more than bfloat16 and
+    is exact to three digits or more. A step at rate 1 takes away ``weight_decay`` of the kernels.
     """
 
     def __init__(
@@ -79,34 +77,31 @@ class KernelMuon:
 
 
 class Optimizer:
-    """Adam on everything, or Muon on what maps features to features and Adam on the rest.
+    """Adam on everything, or Muon on the convolutions and the head's hidden layers.
 
-    Muon is for the convolutions and the hidden layers of the head. The output layer, the biases
-    and the length scales are Adam's. Frozen parameters are left out.
+    The output layer, the biases and the length scales are always Adam's. Frozen parameters are
+    left out.
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:
-        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.parameters = list(named.values())
+        self.config = config
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that is not frozen, got none.")
         model.zero_grad()  # of an earlier use
-        device = self.parameters[0].device
-        self.clip = math.inf if config.gradient_clip is None else config.gradient_clip
-        self.rates = (config.learning_rate, config.muon_learning_rate)
+        named = dict(model.named_parameters())
         # Without a head, the U-Net itself ends in the outputs.
-        everything = dict(model.named_parameters())
-        output = "core.head.weight" if "core.head.weight" in everything else "core.unet.out.weight"
-        hidden = {
-            n
-            for n, p in named.items()
-            if n != output and (p.ndim > 2 or (p.ndim == 2 and ".hidden." in n))
-            if config.optimizer == "muon"
-        }
-        kernels = [p for n, p in named.items() if n in hidden]
+        output = "core.head.weight" if "core.head.weight" in named else "core.unet.out.weight"
+        kernels: list[nn.Parameter] = []
+        self.rest: list[nn.Parameter] = []
+        for name, parameter in named.items():
+            inner = parameter.ndim > 2 or (parameter.ndim == 2 and ".hidden." in name)
+            by_muon = config.optimizer == "muon" and inner and name != output
+            if parameter.requires_grad:
+                (kernels if by_muon else self.rest).append(parameter)
         self.muon = KernelMuon(kernels, momentum=0.95, weight_decay=config.muon_weight_decay)
-        self.rest = [p for n, p in named.items() if n not in hidden]
         # A rate in a tensor is read at every replay of a captured step, where a number is not.
+        device = self.parameters[0].device
         self.adam_rate = torch.tensor(config.learning_rate, device=device)
         self.muon_rate = torch.tensor(config.muon_learning_rate, device=device)
         captured = device.type == "cuda"
@@ -115,13 +110,12 @@ class Optimizer:
 
     def set_factor(self, factor: float) -> None:
         """Set the rates to their peaks times a factor."""
-        adam, muon = self.rates
-        self.adam_rate.fill_(adam * factor)
-        self.muon_rate.fill_(muon * factor)
+        self.adam_rate.fill_(self.config.learning_rate * factor)
+        self.muon_rate.fill_(self.config.muon_learning_rate * factor)
 
     def clip_gradient(self) -> Tensor:
         """Scale the gradient down to the largest norm allowed; returns its norm before."""
-        return nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        return nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip or math.inf)
 
     def step(self) -> None:
         """Move the parameters and drop the gradients."""

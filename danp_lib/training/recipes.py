@@ -86,8 +86,7 @@ class Recipe:
 def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     check_choice("model", name, MODELS)
-    expected = config_class(name)
-    if not isinstance(config, expected):
+    if not isinstance(config, expected := config_class(name)):
         raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
@@ -141,8 +140,6 @@ def recipe(
             beta = NoiseSchedule.from_final_variance(variance, num_levels=levels).beta
         config = DANPConfig(base=base, num_levels=levels, beta=beta)
     usual = _TRAINING[name].num_steps
-    if num_steps == usual:
-        num_steps = None
     steps = usual if num_steps is None else num_steps
     training = replace(_TRAINING[name], num_steps=steps, seed=seed)
     if model == "ar-convcnp":
@@ -151,4 +148,5 @@ def recipe(
     if name == "fast":
         rate = max(1.0, (usual / steps) ** 0.5) * training.muon_learning_rate
         training = replace(training, muon_learning_rate=rate, jitter_steps=steps // 4)
-    return Recipe(name, model, dataset, config, prior, training, num_steps, num_levels)
+    chosen = None if steps == usual else steps
+    return Recipe(name, model, dataset, config, prior, training, chosen, num_levels)

@@ -26,9 +26,9 @@ from danp_lib.training.optim import Optimizer
 
 Record = dict[str, Any]
 """``step``, ``minutes``, ``log_likelihood`` and ``log_likelihood_by_level`` (nats per target, mean
-since the last record, ``None`` for a level not drawn), ``gradient_norm``; and at validations
-``validation``, nats per target of every level. The last one of a run that keeps the best weights
-has the step of these as ``kept``."""
+since the last record, ``None`` for a level not drawn), ``gradient_norm``; at validations also
+``validation``, nats per target of every level. The last record of a run that keeps its best weights
+has their step as ``kept``."""
 
 FIRST_SNAPSHOT = 1024
 """Steps of the first snapshot of a run; the next ones follow at twice as many."""
@@ -67,9 +67,8 @@ class RunState:
     def keep_if_best(self, values: list[Tensor]) -> None:
         """Keep the weights if their log-likelihoods, ``(tasks,)`` a level, are the best so far."""
         lower = [float(v.mean() - 1.96 * v.std() / len(v) ** 0.5) for v in values]
-        if self.best is None or all(
-            a > b or math.isnan(b) for a, b in zip(lower, self.best.lower, strict=True)
-        ):
+        before = [math.nan] * len(lower) if self.best is None else self.best.lower
+        if all(a > b or math.isnan(b) for a, b in zip(lower, before, strict=True)):
             weights = {k: v.clone() for k, v in self.model.state_dict().items()}
             self.best = Best(self.step, lower, weights)
 
@@ -117,10 +116,9 @@ def save_snapshot(folder: Path, state: RunState) -> None:
 def load_state(folder: Path, state: RunState) -> list[Record]:
     """Take over a run from a folder, if there is one: its records up to where it goes on.
 
-    It must be the same run, up to what its training does not depend on: how often it is logged and
-    validated, on how many batches (of a run that keeps its best weights, the same), and, where the
-    schedule is constant, how long it is. Another run is refused with a ``ValueError``, and so is a
-    damaged one.
+    Another run is refused with a ``ValueError``, and so is a damaged one. What training does not
+    depend on may differ: how often the run is logged and validated, on how many batches (unless it
+    keeps its best weights), and, where the schedule is constant, how long it is.
     """
     path = folder / STATE
     if not path.exists():
@@ -168,14 +166,13 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     """What makes a stored run, which is at a step, another one."""
     stored, asked = dict(_leaves(there)), dict(_leaves(here))
     length, schedule = "training.num_steps", asked["training.schedule"]
+    constant = schedule == "constant"
+    reason = f"; the run has made {step}" if constant else f"; a {schedule} schedule depends on it"
     # What the weights of a step do not depend on.
     free = ["log_every", "validate_every"]
     # The best step cannot be known afterwards, nor lower ends from other numbers of tasks compared.
     free += [] if asked["training.keep_best"] else ["keep_best", "num_validation_batches"]
-    reason = f"; a {schedule} schedule depends on it"
-    if schedule == "constant":
-        reason = f"; the run has made {step}"
-        free += ["num_steps"] if asked[length] >= step else []
+    free += ["num_steps"] if constant and asked[length] >= step else []
     return [
         f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here{reason * (key == length)}"
         for key in {**asked, **stored}
