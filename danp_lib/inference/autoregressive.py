@@ -107,7 +107,7 @@ def ar_sample(
     :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    model.core.check([("context", context)], xt)
+    model.core.check({"context": context}, xt=xt)
     batch = max(context.batch_size, len(xt))
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)
     rows = []

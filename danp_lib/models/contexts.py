@@ -9,6 +9,7 @@ like those of its training; noisy or contradictory ones it cannot.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -96,6 +97,11 @@ class TrainingContexts(Configuration):
         y = torch.cat(outputs)
         return cls((float(y.min()), float(y.max())), tuple(sizes), task_generator.noise)
 
+    def warn(self, model: _Model, context: PointSet) -> None:
+        """Give a :class:`ContextWarning` of :meth:`complaint`, unless contexts go unchecked."""
+        if _checking.get() and (complaint := self.complaint(model, context)):
+            warnings.warn(complaint, ContextWarning, stacklevel=4)  # from where predict is called
+
     def complaint(self, model: _Model, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""
         if not context.mask.any():
@@ -142,15 +148,14 @@ def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tenso
     return masked.log_prob(context.blanked().y, check=False) / context.sizes.clamp(min=1)
 
 
-checking_contexts = ContextVar("checking_contexts", default=True)
-"""Whether predictions check their contexts."""
+_checking = ContextVar("checking", default=True)
 
 
 @contextmanager
 def unchecked_contexts() -> Iterator[None]:
     """Predict without looking at the contexts, also as a decorator: for scores on known tasks."""
-    token = checking_contexts.set(False)
+    token = _checking.set(False)
     try:
         yield
     finally:
-        checking_contexts.reset(token)
+        _checking.reset(token)

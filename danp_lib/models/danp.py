@@ -143,8 +143,8 @@ class DANP(NeuralProcess):
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
             )
         masked = mask_levels(auxiliary, level)
-        named = [(f"auxiliary[{f}]", points) for f, points in enumerate(masked)]
-        self.core.check([("context", context), *named], xt)
+        named = {f"auxiliary[{f}]": points for f, points in enumerate(masked)}
+        self.core.check({"context": context} | named, xt=xt)
         return self.core([context, *masked], xt, level)
 
     @torch.no_grad()
@@ -252,7 +252,7 @@ class DANP(NeuralProcess):
         """
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        self.core.check([("context", context)], inputs, "inputs")
+        self.core.check({"context": context}, **({} if inputs is None else {"inputs": inputs}))
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
@@ -279,7 +279,7 @@ class DANP(NeuralProcess):
         other, or those of the targets, ``"target"``, as in the paper's released code. A generator
         is needed unless F is 0.
         """
-        self.core.check([("context", context)], xt)
+        self.core.check({"context": context}, xt=xt)
         self.check_context(context)
         checked(AuxiliaryInputs, auxiliary_inputs, "auxiliary_inputs")
         batch = max(context.batch_size, len(xt))
@@ -302,7 +302,7 @@ class DANP(NeuralProcess):
         The function takes one set of inputs, or one for every context. It keeps the features of all
         samples in memory, 80 KB each with the default architecture.
         """
-        self.core.check([("context", context)])
+        self.core.check({"context": context})
         self.check_context(context)
         count = context.batch_size
         samples = [
@@ -313,7 +313,7 @@ class DANP(NeuralProcess):
         encoded = self.encode(context) if self.config.defensive_weight else None
 
         def predictive(xt: Tensor) -> Mixture:
-            self.core.check([("context", context)], xt)
+            self.core.check({"context": context}, xt=xt)
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
             return self._mixture(samples, encoded, xt.expand(count, -1, -1))
