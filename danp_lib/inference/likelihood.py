@@ -42,7 +42,7 @@ NUM_ORDERS = 8
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
-    r"""Log-likelihoods of a batch of tasks."""
+    """Log-likelihoods of a batch of tasks."""
 
     #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
@@ -99,16 +99,11 @@ def log_likelihood(
         raise ValueError(
             "generator must be a torch.Generator, which a DANP and a rollout need, got None."
         )
-    options: dict[str, Any] = {
-        "num_samples": num_samples,
-        "generator": generator,
-        "chunk_size": chunk_size,
-    }
+    options: Any = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
     used: str = estimator
     if rolled_out:
-        orders = NUM_ORDERS if estimator == "orders" else 1
-        used = "orders" if estimator == "orders" else "autoregressive"
         # The first order of a seed is the one of "autoregressive".
+        used, orders = (estimator, NUM_ORDERS) if estimator == "orders" else ("autoregressive", 1)
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
         passes, drawn = sum(rollout.forward_passes for rollout in rollouts), orders * drawn

@@ -231,10 +231,9 @@ class DANP(NeuralProcess):
         self, num_samples: int, num_points: int, *, generator: torch.Generator
     ) -> Tensor:
         """Normal numbers for :func:`ancestral`, ``(levels, samples, num_points + rank, 1)``."""
-        shape = (self.num_levels, num_points + self.config.base.rank, 1)
-        return draw_rows(
-            torch.randn, num_samples, shape, generator=generator, dtype=torch.float64
-        ).transpose(0, 1)
+        f64, shape = torch.float64, (self.num_levels, num_points + self.config.base.rank, 1)
+        noise = draw_rows(torch.randn, num_samples, shape, generator=generator, dtype=f64)
+        return noise.transpose(0, 1)
 
     def sample_auxiliary(
         self,
@@ -273,11 +272,10 @@ class DANP(NeuralProcess):
     ) -> Mixture:
         """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
 
-        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
-        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Auxiliary
-        inputs are ``"uniform"``, which keeps predictions at different targets consistent with each
-        other, or those of the targets, ``"target"``, as in the paper's released code. A generator
-        is needed unless F is 0.
+        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`; a
+        generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
+        ``num_samples * targets * rank`` numbers. Auxiliary inputs are ``"uniform"``, which keeps
+        predictions at different targets consistent, or ``"target"``, as in the paper's code.
         """
         self.core.check({"context": context}, xt=xt)
         self.check_context(context)

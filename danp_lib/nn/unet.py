@@ -1,10 +1,8 @@
 """The two U-Nets that turn an encoded context into features on the grid.
 
-The grid is an image of height 1 with the channels last in memory, kernels too: the CPU's
-convolutions are faster in that layout.
-
-The last layer, the 1x1 convolution ``out``, is linear, as is the interpolation to the targets that
-follows: it is left to the decoder, which applies it at the targets alone.
+The grid is an image of height 1 with the channels last in memory, kernels too: a CPU's convolutions
+are faster so. The last layer, the 1x1 convolution ``out``, is linear, as is the interpolation to
+the targets that follows: it is left to the decoder, which applies it at the targets alone.
 """
 
 from __future__ import annotations
@@ -46,38 +44,32 @@ class PaperUNet(nn.Module):
     """The paper's U-Net: the resolution is halved in every layer and nothing skips at the finest.
 
     Args:
-        in_channels: Channels of the encoding.
-        out_channels: Channels of the features.
+        inputs: Channels of the encoding.
+        outputs: Channels of what ``out`` makes of the features.
         channels: Channels of every layer.
         num_layers: Number of halvings; the grid must be a multiple of ``2 ** num_layers``.
         kernel_size: Odd size of all kernels.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        channels: int,
-        num_layers: int,
-        kernel_size: int,
+        self, inputs: int, outputs: int, *, channels: int, num_layers: int, kernel_size: int
     ) -> None:
         super().__init__()
         self.pools = tuple(paper_pooling_layers(num_layers, kernel_size))
         self.down = nn.ModuleList(
             _convolution(c, channels, kernel_size, stride=2)
-            for c in [in_channels] + [channels] * (num_layers - 1)
+            for c in [inputs] + [channels] * (num_layers - 1)
         )
         size, padding = (1, kernel_size), (0, kernel_size // 2)
         self.up = nn.ModuleList(
             nn.ConvTranspose2d(c, channels, size, (1, 2), padding, output_padding=(0, 1))
             for c in [channels] + [2 * channels] * (num_layers - 1)
         )
-        self.out = nn.Conv2d(channels, out_channels, 1)
+        self.out = nn.Conv2d(channels, outputs, 1)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
+        """Map ``(batch, inputs, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
         h = x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
         skips: list[Tensor] = []
         for layer, pools in zip(self.down, self.pools, strict=True):
@@ -93,8 +85,7 @@ class PaperUNet(nn.Module):
         return h.squeeze(-2)
 
 
-ACTIVATION_BOUND = 4.0
-"""What :func:`soft_bound` keeps the root mean square of the channels below."""
+ACTIVATION_BOUND = 4.0  #: What :func:`soft_bound` keeps the channels' root mean square below.
 
 
 def soft_bound(h: Tensor) -> Tensor:
@@ -166,16 +157,10 @@ class FullResolutionUNet(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        channels: int,
-        num_layers: int,
-        kernel_size: int,
+        self, inputs: int, outputs: int, *, channels: int, num_layers: int, kernel_size: int
     ) -> None:
         super().__init__()
-        self.stem = _convolution(in_channels, channels, kernel_size)
+        self.stem = _convolution(inputs, channels, kernel_size)
         self.down = nn.ModuleList(
             _convolution(channels, channels, kernel_size, stride=2) for _ in range(num_layers)
         )
@@ -184,11 +169,11 @@ class FullResolutionUNet(nn.Module):
             for _ in range(num_layers)
         )
         self.mix = nn.ModuleList(_convolution(channels, channels, 3) for _ in range(num_layers))
-        self.out = nn.Conv2d(channels, out_channels, 1)
+        self.out = nn.Conv2d(channels, outputs, 1)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, in_channels, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
+        """Map ``(batch, inputs, grid)`` to ``(batch, channels, grid)``, what ``out`` takes."""
         x = x.unsqueeze(-2).contiguous(memory_format=torch.channels_last)
         h = bounded_gelu(self.stem(x))
         skips: list[Tensor] = []
