@@ -96,11 +96,10 @@ def ar_sample(
 ) -> Rollout:
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
-    Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
-    draws one auxiliary sample for each value, as if its mixture had infinitely many components, all
-    of one weight; the defensive component is left out.
-    ``num_samples`` are drawn of each set, ``chunk_size`` at a time. No
-    :class:`~danp_lib.models.contexts.ContextWarning` is given; see
+    ``num_samples`` are drawn of each set, ``chunk_size`` at a time, each with the targets
+    ``(batch, targets, 1)`` in a random order of its own. A DANP draws one auxiliary sample for each
+    value, as if its mixture had infinitely many components, all of one weight; the defensive
+    component is left out. Contexts are not checked; see
     :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)

@@ -71,11 +71,10 @@ class TrainingContexts(Configuration):
     ) -> TrainingContexts:
         """Draw contexts such as a model was trained on, of sizes 1, 2, 3 to 4, 5 to 8 and so on.
 
-        The smallest and the largest are ``context_size``. ``num_targets`` says how many targets go
-        with a context, on which its place depends where the targets are what follows.
-
-        A further one lies below the least of the ``per_range`` others of its range with probability
-        1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
+        The smallest and the largest are ``context_size``; ``num_targets`` go with each, on which
+        its place depends where the targets are what follows. A further context lies below the least
+        of the ``per_range`` others of its range with probability 1 / (per_range + 1): by default
+        0.3 % of them get a warning for nothing.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:
