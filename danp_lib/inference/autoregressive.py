@@ -57,7 +57,8 @@ def ar_log_prob(
     no passes.
     """
     task.check()
-    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
+    sizes = {"num_samples": num_samples, "chunk_size": chunk_size}
+    check_at_least(1, **sizes)
     defended = False
     if isinstance(model, DANP) and model.config.defensive_weight > 0.0:
         defended = True
@@ -71,17 +72,13 @@ def ar_log_prob(
         contexts, targets = _growing(task[row], for_orders)
         for start in range(0, contexts.batch_size, chunk_size):
             part = slice(start, start + chunk_size)
+            context, target = contexts[part], targets[part]
             if isinstance(model, Oracle):
-                values[row] += model.log_prob(contexts[part], targets[part]).sum()
-                continue
-            predictive = model.predict(
-                contexts[part],
-                targets[part].x,
-                num_samples=num_samples,
-                generator=for_samples,
-                chunk_size=chunk_size,
-            )
-            values[row] += predictive.log_prob(targets[part].y).sum()
+                terms = model.log_prob(context, target)
+            else:
+                predictive = model.predict(context, target.x, generator=for_samples, **sizes)
+                terms = predictive.log_prob(target.y)
+            values[row] += terms.sum()
     # The defensive component is one more pass, and an exact predictive has none.
     passes = 0 if isinstance(model, Oracle) else 1 + model.num_levels * num_samples + defended
     return Rollout(values, passes * task.batch_size * task.target.num_points)
@@ -99,15 +96,14 @@ def ar_sample(
 ) -> Rollout:
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
-    Every sample takes the targets ``(batch, targets, 1)`` in a random order of its own. A DANP
-    draws one auxiliary sample for each value, as if its mixture had infinitely many components, all
-    of one weight; the defensive component is left out.
-    ``num_samples`` are drawn of each set, ``chunk_size`` at a time. No
-    :class:`~danp_lib.models.contexts.ContextWarning` is given; see
+    ``num_samples`` are drawn of each set, ``chunk_size`` at a time, each with the targets
+    ``(batch, targets, 1)`` in a random order of its own. A DANP draws one auxiliary sample for each
+    value, as if its mixture had infinitely many components, all of one weight; the defensive
+    component is left out. Contexts are not checked; see
     :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    model.core.check([("context", context)], xt)
+    model.core.check({"context": context}, xt=xt)
     batch = max(context.batch_size, len(xt))
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)
     rows = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -33,7 +33,6 @@ from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chu
 Estimator = Literal["model", "noising", "both"]
 """How a DANP's likelihood is estimated, by where the samples come from; see the module."""
 
-
 Rollouts = Literal["autoregressive", "orders"]
 """How rollouts are scored, in one order or by the mean density over :data:`NUM_ORDERS`."""
 
@@ -43,7 +42,7 @@ NUM_ORDERS = 8
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
-    r"""Log-likelihoods of a batch of tasks."""
+    """Log-likelihoods of a batch of tasks."""
 
     #: Joint log-densities of the targets in nats, not divided by their number, ``(batch,)``.
     values: Tensor
@@ -92,6 +91,7 @@ def log_likelihood(
     if task.batch_size == 0:
         raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.num_levels > 0
+    drawn = num_samples if sampled else 1
     rolled_out = estimator in get_args(Rollouts) or (
         isinstance(model, NeuralProcess) and model.autoregressive
     )
@@ -99,40 +99,31 @@ def log_likelihood(
         raise ValueError(
             "generator must be a torch.Generator, which a DANP and a rollout need, got None."
         )
-    options: dict[str, Any] = {
-        "num_samples": num_samples,
-        "generator": generator,
-        "chunk_size": chunk_size,
-    }
-    if estimator == "orders":
+    options: Any = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
+    used: str = estimator
+    if rolled_out:
         # The first order of a seed is the one of "autoregressive".
-        rollouts = [ar_log_prob(model, task, **options) for _ in range(NUM_ORDERS)]
+        used, orders = (estimator, NUM_ORDERS) if estimator == "orders" else ("autoregressive", 1)
+        rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
-        passes = sum(rollout.forward_passes for rollout in rollouts)
-        drawn = NUM_ORDERS * (num_samples if sampled else 1)
-        return replace(_mean(terms, passes, estimator), num_samples=drawn)
-    elif rolled_out:
-        rollout = ar_log_prob(model, task, **options)
-        values, passes, used = rollout.values, rollout.forward_passes, "autoregressive"
+        passes, drawn = sum(rollout.forward_passes for rollout in rollouts), orders * drawn
     elif isinstance(model, Oracle):
-        values, passes, used = model.log_prob(task.context, task.target), 0, "exact"
+        terms = model.log_prob(task.context, task.target).unsqueeze(1)
+        passes, used = 0, "exact"
     elif not isinstance(model, DANP) or not sampled:
-        values = model.predict(task.context, task.xt).log_prob(task.yt)
+        terms = model.predict(task.context, task.xt).log_prob(task.yt).unsqueeze(1)
         passes, used = task.batch_size, "exact"
     else:
         options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
-        weights = [log_weights(model, task[row], **options) for row in range(task.batch_size)]
+        rows = range(task.batch_size)
+        terms = torch.stack([log_weights(model, task[row], **options) for row in rows])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
-        return _mean(torch.stack(weights), passes, estimator)
-    sizes = torch.full_like(values, math.nan if sampled else 1.0)
-    return LogLikelihood(values, sizes, passes, used, num_samples if sampled else 1)
-
-
-def _mean(log_terms: Tensor, passes: int, estimator: str) -> LogLikelihood:
-    """Of terms ``(batch, samples)`` whose mean is the likelihood."""
-    values = torch.stack([log_mean(terms) for terms in log_terms])
-    sizes = torch.stack([effective_sample_size(terms) for terms in log_terms])
-    return LogLikelihood(values, sizes, passes, estimator, log_terms.shape[1])
+    values = torch.stack([log_mean(row) for row in terms])
+    if used in ("exact", "autoregressive"):
+        sizes = torch.full_like(values, math.nan if sampled else 1.0)
+    else:
+        sizes = torch.stack([effective_sample_size(row) for row in terms])
+    return LogLikelihood(values, sizes, passes, used, drawn)
 
 
 @torch.no_grad()
@@ -172,7 +163,7 @@ def log_weights(
     if estimator == "both" and num_samples < 2:
         raise ValueError(f"num_samples must be >= 2 for estimator 'both', got {num_samples}.")
     inputs = _resolve(model, task, estimator, auxiliary_inputs)
-    model.core.check([("context", task.context), ("target", task.target)], task.xt)
+    model.core.check({"context": task.context, "target": task.target}, xt=task.xt)
     encoded = model.encode(task.context)
     for_inputs, for_noise, for_noising = spawn(generator, 3)
     parts: list[Tensor] = []
@@ -180,8 +171,7 @@ def log_weights(
     for count in chunks(num_samples, chunk_size):
         clean = _clean_points(model, task, estimator, inputs, count, for_inputs)
         size = clean[0].num_points
-        own = model.draw_noise(count, size, generator=for_noise)
-        noise = model.draw_noise(count, size, generator=for_noising)
+        own, noise = (model.draw_noise(count, size, generator=g) for g in (for_noise, for_noising))
         # The proposals alternate, so that the share of each does not depend on the chunk size.
         first = sum(map(len, parts))
         odd = torch.arange(first, first + count, device=task.xt.device)[:, None, None] % 2 == 1
@@ -274,5 +264,5 @@ def _resolve(
             f"{needed} points of the function, got {pool.num_points}; "
             "pass auxiliary_inputs='target' where the function is unknown off the targets."
         )
-    model.core.check([("pool", pool)])
+    model.core.check({"pool": pool})
     return "uniform"

@@ -9,6 +9,7 @@ like those of its training; noisy or contradictory ones it cannot.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -70,11 +71,10 @@ class TrainingContexts(Configuration):
     ) -> TrainingContexts:
         """Draw contexts such as a model was trained on, of sizes 1, 2, 3 to 4, 5 to 8 and so on.
 
-        The smallest and the largest are ``context_size``. ``num_targets`` says how many targets go
-        with a context, on which its place depends where the targets are what follows.
-
-        A further one lies below the least of the ``per_range`` others of its range with probability
-        1 / (per_range + 1): by default 0.3 % of them get a warning for nothing.
+        The smallest and the largest are ``context_size``; ``num_targets`` go with each, on which
+        its place depends where the targets are what follows. A further context lies below the least
+        of the ``per_range`` others of its range with probability 1 / (per_range + 1): by default
+        0.3 % of them get a warning for nothing.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:
@@ -95,6 +95,11 @@ class TrainingContexts(Configuration):
             low = largest + 1
         y = torch.cat(outputs)
         return cls((float(y.min()), float(y.max())), tuple(sizes), task_generator.noise)
+
+    def warn(self, model: _Model, context: PointSet) -> None:
+        """Give a :class:`ContextWarning` of :meth:`complaint`, unless contexts go unchecked."""
+        if _checking.get() and (complaint := self.complaint(model, context)):
+            warnings.warn(complaint, ContextWarning, stacklevel=4)  # from where predict is called
 
     def complaint(self, model: _Model, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""
@@ -142,15 +147,14 @@ def log_density_per_point(predictive: LowRankNormal, context: PointSet) -> Tenso
     return masked.log_prob(context.blanked().y, check=False) / context.sizes.clamp(min=1)
 
 
-checking_contexts = ContextVar("checking_contexts", default=True)
-"""Whether predictions check their contexts."""
+_checking = ContextVar("checking", default=True)
 
 
 @contextmanager
 def unchecked_contexts() -> Iterator[None]:
     """Predict without looking at the contexts, also as a decorator: for scores on known tasks."""
-    token = checking_contexts.set(False)
+    token = _checking.set(False)
     try:
         yield
     finally:
-        checking_contexts.reset(token)
+        _checking.reset(token)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,13 +26,7 @@ from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
-from danp_lib.models.contexts import (
-    ContextWarning,
-    TrainingContexts,
-    checking_contexts,
-    log_density_per_point,
-    unchecked_contexts,
-)
+from danp_lib.models.contexts import TrainingContexts, log_density_per_point, unchecked_contexts
 from danp_lib.models.noise import NoiseBelief
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder, linear_at_points
 from danp_lib.nn.unet import UNETS
@@ -291,30 +284,25 @@ class ConvNPCore(nn.Module):
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
 
-    def check(
-        self, sets: Sequence[tuple[str, PointSet]], xt: Tensor | None = None, name_of_xt: str = "xt"
-    ) -> None:
+    def check(self, sets: Mapping[str, PointSet], **inputs: Tensor) -> None:
         """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
         dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
-        check_kind(PointSet, **dict(sets))
-        inputs = {f"{name}.x": points.x for name, points in sets}
-        if xt is not None:
-            check_kind(Tensor, **{name_of_xt: xt})
-            if xt.ndim != 3 or xt.shape[-1] != domain.dim_x:
-                raise ValueError(
-                    f"{name_of_xt} must have shape (batch, points, {domain.dim_x}), got "
-                    f"{tuple(xt.shape)}."
-                )
-            inputs = {name_of_xt: xt, **inputs}
+        check_kind(PointSet, **sets)
+        check_kind(Tensor, **inputs)
         for name, x in inputs.items():
+            if x.ndim != 3 or x.shape[-1] != domain.dim_x:
+                raise ValueError(
+                    f"{name} must have shape (batch, points, {domain.dim_x}), got {tuple(x.shape)}."
+                )
+        for name, points in sets.items():
+            points.check(name)
+        places: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
+        places |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
+        for name, (x, mask) in places.items():
             if x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
-        if xt is not None:
-            domain.check(name_of_xt, xt)
-        for name, points in sets:
-            points.check(name)
-            domain.check(f"{name}.x", points.x, points.mask)
-        sizes = {name.removesuffix(".x"): len(x) for name, x in inputs.items()}
+            domain.check(name, x, mask)
+        sizes = {name.removesuffix(".x"): len(x) for name, (x, _) in places.items()}
         if len(set(sizes.values()) - {1}) > 1 or 0 in sizes.values():
             raise ValueError(f"the batch sizes must agree (or be 1) and not be 0, got {sizes}.")
 
@@ -369,11 +357,8 @@ class NeuralProcess(nn.Module, ABC):
 
     def check_context(self, context: PointSet) -> None:
         """Give a ``ContextWarning`` if a context of the batch is unlike those of training."""
-        if self.training_contexts is None or not checking_contexts.get():
-            return
-        complaint = self.training_contexts.complaint(self, context)
-        if complaint is not None:
-            warnings.warn(complaint, ContextWarning, stacklevel=3)
+        if self.training_contexts is not None:
+            self.training_contexts.warn(self, context)
 
     @abstractmethod
     def predict(
@@ -405,7 +390,7 @@ class NeuralProcess(nn.Module, ABC):
         chunk_size: int = 256,
     ) -> Callable[[Tensor], Predictive]:
         """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once."""
-        self.core.check([("context", context)])
+        self.core.check({"context": context})
         self.check_context(context)
         predict = unchecked_contexts()(self.predict)
         return lambda xt: predict(context, xt)
@@ -421,7 +406,7 @@ class ConvNP(NeuralProcess):
 
     def forward(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """The predictive at the targets ``(batch, targets, 1)``."""
-        self.core.check([("context", context)], xt)
+        self.core.check({"context": context}, xt=xt)
         return self.core([context], xt, 0)
 
     def predict(

@@ -143,8 +143,8 @@ class DANP(NeuralProcess):
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
             )
         masked = mask_levels(auxiliary, level)
-        named = [(f"auxiliary[{f}]", points) for f, points in enumerate(masked)]
-        self.core.check([("context", context), *named], xt)
+        named = {f"auxiliary[{f}]": points for f, points in enumerate(masked)}
+        self.core.check({"context": context} | named, xt=xt)
         return self.core([context, *masked], xt, level)
 
     @torch.no_grad()
@@ -231,10 +231,9 @@ class DANP(NeuralProcess):
         self, num_samples: int, num_points: int, *, generator: torch.Generator
     ) -> Tensor:
         """Normal numbers for :func:`ancestral`, ``(levels, samples, num_points + rank, 1)``."""
-        shape = (self.num_levels, num_points + self.config.base.rank, 1)
-        return draw_rows(
-            torch.randn, num_samples, shape, generator=generator, dtype=torch.float64
-        ).transpose(0, 1)
+        f64, shape = torch.float64, (self.num_levels, num_points + self.config.base.rank, 1)
+        noise = draw_rows(torch.randn, num_samples, shape, generator=generator, dtype=f64)
+        return noise.transpose(0, 1)
 
     def sample_auxiliary(
         self,
@@ -252,7 +251,7 @@ class DANP(NeuralProcess):
         """
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        self.core.check([("context", context)], inputs, "inputs")
+        self.core.check({"context": context}, **({} if inputs is None else {"inputs": inputs}))
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
@@ -273,13 +272,12 @@ class DANP(NeuralProcess):
     ) -> Mixture:
         """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
 
-        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`. The
-        mixture keeps ``num_samples * targets * rank`` numbers, whatever the chunk size. Auxiliary
-        inputs are ``"uniform"``, which keeps predictions at different targets consistent with each
-        other, or those of the targets, ``"target"``, as in the paper's released code. A generator
-        is needed unless F is 0.
+        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`; a
+        generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
+        ``num_samples * targets * rank`` numbers. Auxiliary inputs are ``"uniform"``, which keeps
+        predictions at different targets consistent, or ``"target"``, as in the paper's code.
         """
-        self.core.check([("context", context)], xt)
+        self.core.check({"context": context}, xt=xt)
         self.check_context(context)
         checked(AuxiliaryInputs, auxiliary_inputs, "auxiliary_inputs")
         batch = max(context.batch_size, len(xt))
@@ -302,7 +300,7 @@ class DANP(NeuralProcess):
         The function takes one set of inputs, or one for every context. It keeps the features of all
         samples in memory, 80 KB each with the default architecture.
         """
-        self.core.check([("context", context)])
+        self.core.check({"context": context})
         self.check_context(context)
         count = context.batch_size
         samples = [
@@ -313,7 +311,7 @@ class DANP(NeuralProcess):
         encoded = self.encode(context) if self.config.defensive_weight else None
 
         def predictive(xt: Tensor) -> Mixture:
-            self.core.check([("context", context)], xt)
+            self.core.check({"context": context}, xt=xt)
             if len(xt) > count:
                 raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
             return self._mixture(samples, encoded, xt.expand(count, -1, -1))
