@@ -22,6 +22,7 @@ _VARIANTS = (
     ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
     ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
+    ("danp-long-seed1", "--model danp --seed 1", ("sawtooth",), "fast --steps 56000"),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
     ("danp-longest", "--model danp", ("sawtooth",), "fast --steps 112000"),
     ("convgnp-longest", "--model convgnp", ("sawtooth",), "fast --steps 112000"),
@@ -38,7 +39,7 @@ PRETRAINED = {
 }
 """The names that :func:`load_pretrained` knows, and the options of ``danp train`` for each.
 
-``danp-f2-*`` are the models of the paper's example figures, and ``danp-seed1-*`` show how much of a
+``danp-f2-*`` are the models of the paper's example figures, and ``*-seed1-*`` show how much of a
 score is chance. ``*-long-*`` have four times the updates of the recipe, ``*-longest-*`` eight
 times. What ends in ``-paper`` has the paper's architecture and training.
 """
