@@ -215,8 +215,9 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed() -> None:
     for how, said in ((" (as used)", "{} as used"), (" (as used, rolled out)", "{} if it is")):
         row = rows[f"danp-long-seed1{how}"]
         assert said.format(f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}") in prose
+    kinds: dict[str, type[Any]] = {"used": Used, f"autoregressive{DEFENDED}": Evaluation}
     less = []
-    for measured, content in (("used", Used), (f"autoregressive{DEFENDED}", Evaluation)):
+    for measured, content in kinds.items():
         first, second = (
             torch.tensor([task.log_likelihood for task in found.tasks], dtype=torch.float64).exp()
             for name in ("danp-long-sawtooth", "danp-long-seed1-sawtooth")
