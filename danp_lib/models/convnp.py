@@ -296,13 +296,13 @@ class ConvNPCore(nn.Module):
                 )
         for name, points in sets.items():
             points.check(name)
-        places: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
-        places |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
-        for name, (x, mask) in places.items():
+        inside: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
+        inside |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
+        for name, (x, mask) in inside.items():
             if x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
             domain.check(name, x, mask)
-        sizes = {name.removesuffix(".x"): len(x) for name, (x, _) in places.items()}
+        sizes = {name.removesuffix(".x"): len(x) for name, (x, _) in inside.items()}
         if len(set(sizes.values()) - {1}) > 1 or 0 in sizes.values():
             raise ValueError(f"the batch sizes must agree (or be 1) and not be 0, got {sizes}.")
 
