@@ -251,7 +251,8 @@ class DANP(NeuralProcess):
         """
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
-        self.core.check({"context": context}, **({} if inputs is None else {"inputs": inputs}))
+        given = {} if inputs is None else {"inputs": inputs}
+        self.core.check({"context": context}, **given)
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
@@ -275,7 +276,8 @@ class DANP(NeuralProcess):
         See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`; a
         generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
         ``num_samples * targets * rank`` numbers. Auxiliary inputs are ``"uniform"``, which keeps
-        predictions at different targets consistent, or ``"target"``, as in the paper's code.
+        predictions at different targets consistent, or those of the targets, ``"target"``, as in
+        the paper's released code.
         """
         self.core.check({"context": context}, xt=xt)
         self.check_context(context)
