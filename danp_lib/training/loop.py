@@ -81,7 +81,7 @@ def train(
     updates: list[Update] = []
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes
-    leaving = state.step == config.num_steps
+    leaving = state.step >= config.num_steps
     bar = tqdm(total=config.num_steps, initial=state.step, disable=not progress, unit="step")
     with bar, stop_signals() as stopped:
         while not leaving:
