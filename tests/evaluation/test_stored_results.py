@@ -73,8 +73,13 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
 
 
 def one_record(index: int, path: Path) -> Any:
-    """One record of a result, in turn with few points and with many."""
-    takes_long = path.stem.endswith((f"-orders{DEFENDED}", "-paper-model"))
+    """One record of a result, in turn with few points and with many.
+
+    A DANP's take seconds: ``make test`` has those on sawtooth waves, and chapter 9 the table's.
+    """
+    takes_long = path.stem.endswith((f"-orders{DEFENDED}", "-paper-model")) or (
+        path.stem.startswith("danp-") and not path.stem.startswith("danp-sawtooth-")
+    )
     marks = [pytest.mark.thorough] if takes_long else []
     return pytest.param(path, RECOMPUTED[index % len(RECOMPUTED)], id=path.stem, marks=marks)
 
