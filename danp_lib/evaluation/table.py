@@ -90,7 +90,7 @@ ROWS: dict[str, tuple[str, str]] = {
     USED_MANY_ORDERS: ("danp", f"orders{DEFENDED}"),
     **{
         f"{model}-{length}{how}": (f"{model}-{length}", estimator)
-        for length in ("long", "long-seed1", "longest")
+        for length in ("seed1", "long", "long-seed1", "longest")
         for (model, how), estimator in _LONGER.items()
     },
     "danp-paper": ("danp-paper", "model"),
