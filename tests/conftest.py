@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib
 import pytest
 import torch
 from hypothesis import settings
+
+from danp_lib.evaluation.table import table
 
 # No test opens a window; the chapters of the same session show their figures all the same.
 matplotlib.use("Agg")
@@ -31,11 +34,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def shipped_table() -> dict[str, dict[str, dict[str, Any]]]:
+    """Table 1 from the shipped results, which takes a second to read."""
+    return table()
+
+
 SLOWEST = (
     "test_workflow_miniature",
     "test_compiling",
-    "test_workflow",
     "test_stored_results",
+    "test_stored_measures",
+    "test_trained_waves",
+    "test_workflow",
+    "test_loop",
 )
 
 

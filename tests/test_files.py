@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 import danp_lib
 from danp_lib._files import (
     DATA_VARIABLE,
+    check_writable,
     data_folders,
     split_header,
     with_sorted_header,
@@ -98,3 +99,16 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
         write_atomically(link, text)
         assert link.is_symlink()
         assert (tmp_path / "store" / "real").read_text() == text
+
+
+def test_a_place_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_writable(tmp_path / "new" / "file")
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    with pytest.raises(OSError, match=r"back to itself|symbolic links"):
+        check_writable(tmp_path / "one" / "file")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(PermissionError, match=f"no permission in {tmp_path}"):
+        check_writable(tmp_path / "new" / "file")

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from contracts import small_config
 from safetensors.torch import load_file
 from torch import Tensor
@@ -38,7 +39,6 @@ from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate
-from danp_lib.evaluation.table import table
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import SizeRange, TrainingContexts
@@ -175,19 +175,22 @@ def test_the_command_is_installed(checkpoints: dict[str, Path], here: Path) -> N
     command = shutil.which("danp", path=str(Path(sys.executable).parent))
     assert command is not None
 
-    def start(*arguments: object) -> subprocess.Popen[str]:
-        line = [command, *map(str, arguments)]
-        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = [command, "info", str(checkpoints["danp"]), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["model"] == "danp"
 
-    # Both at once: nearly all of the time goes into importing torch.
-    right, wrong = start("info", checkpoints["danp"], "--json"), start("info", here / "missing")
-    out, err = right.communicate()
-    assert (right.returncode, err) == (0, "")
-    assert json.loads(out)["model"] == "danp"
-    out, err = wrong.communicate()
-    assert (wrong.returncode, out) == (2, "")
-    assert err.startswith("danp: ")
-    assert err.count("\n") == 1
+
+def test_the_version_is_printed() -> None:
+    assert good("--version") == f"danp_lib {version('danp_lib')}\n"
+
+
+def test_an_interrupted_command_ends_as_a_shell_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr("danp_lib.cli.evaluate.benchmark_table", interrupted)
+    assert danp("table").exit_code == 130
 
 
 # info
@@ -344,9 +347,23 @@ def test_a_context_may_come_through_a_pipe(checkpoints: dict[str, Path], here: P
     assert len(read(here / "c.csv")[1]) == 4
 
 
-def test_table_prints_the_table() -> None:
+def test_repeated_inputs_are_kept_by_a_model_of_tasks(
+    checkpoints: dict[str, Path], here: Path
+) -> None:
+    write(here / "a.csv", CONTEXT + "0.25,0.5\n")
+    write(here / "b.csv", AT)
+    files = ("--context", "a.csv", "--at", "b.csv", "--out", "c.csv", "--num-samples", 2)
+    result = danp("predict", checkpoints["danp"], *files)
+    assert result.exit_code == 0, result.stderr
+    assert "points at the input of another were kept: 1." in result.stderr
+
+
+def test_table_prints_the_table(
+    shipped_table: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = json.loads(good("table", "--json"))
-    assert rows == table()
+    assert rows == shipped_table
+    monkeypatch.setattr("danp_lib.cli.evaluate.benchmark_table", lambda: rows)
     _, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
     assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
     assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)

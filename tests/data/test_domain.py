@@ -69,6 +69,7 @@ class TestDomain:
     def test_samples_are_uniform_numbers_moved_and_stretched(
         self, lower: float, width: float, seed: int
     ) -> None:
+        """Bit for bit, since what a seed draws must not change."""
         domain = Domain.of((lower, lower + width))
         unit = torch.rand((3, 5, 1), dtype=torch.float64, generator=rng(seed))
         expected = lower + (lower + width - lower) * unit

@@ -366,3 +366,9 @@ def test_forecasts_take_all_targets_after_the_context() -> None:
     # Given the cut, the context is any of the points before it.
     first = task.xc[:, 0, 0][task.context.sizes > 0]
     assert len(first.unique()) >= 4
+
+
+def test_functions_whose_inputs_are_all_equal_have_no_spacing() -> None:
+    x, y = torch.zeros(2, 3, 1), torch.arange(6.0).reshape(2, 3, 1)
+    with pytest.raises(ValueError, match="the inputs of a function must differ, in float32"):
+        Observations(table=PointSet(x, y)).spacing()

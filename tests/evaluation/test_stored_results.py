@@ -75,7 +75,8 @@ def test_it_is_of_the_weights_and_the_tasks_that_are_shipped(path: Path) -> None
 def one_record(index: int, path: Path) -> Any:
     """One record of a result, in turn with few points and with many.
 
-    A DANP's take seconds: ``make test`` has those on sawtooth waves, and chapter 9 the table's.
+    A DANP's take seconds: ``make test`` has those on sawtooth waves, and chapter 9 one of every
+    usual model by the table's estimator.
     """
     takes_long = path.stem.endswith((f"-orders{DEFENDED}", "-paper-model")) or (
         path.stem.startswith("danp-") and not path.stem.startswith("danp-sawtooth-")

@@ -195,6 +195,11 @@ def test_gp_refuses_what_is_singular() -> None:
     crowd = points(torch.linspace(0.0, 0.1, 40).tolist(), [0.0] * 40)
     with pytest.raises(ValueError, match=r"^context_variance "):
         GaussianProcessOracle(context_variance=1e-18).predict(crowd, torch.zeros(1, 1, 1))
+    # So close that their correlation is one but for the last bit of a float64.
+    pair = points([0.0, 4e-9], [0.0, 0.0])
+    around = torch.linspace(-1.0, 1.0, 50, dtype=torch.float64).reshape(1, -1, 1)
+    with pytest.raises(ValueError, match=r"^context_variance .*eigenvalue of -0\."):
+        GaussianProcessOracle(context_variance=1e-18).predict(pair, around)
 
 
 # Sawtooth waves.

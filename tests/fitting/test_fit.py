@@ -348,6 +348,13 @@ def test_options_are_refused_by_name(options: dict[str, Any], message: str) -> N
         fit(days(), **{**COLUMNS, **SHORT, **options})
 
 
+def test_outputs_that_are_a_cycle_and_nothing_else_are_refused() -> None:
+    frame = days()
+    frame["demand"] = np.sin(2 * np.pi * frame["hour"] / 12.0)
+    with pytest.raises(ValueError, match=r"y must differ from a cycle of period 12\.0"):
+        fit(frame, **COLUMNS, **SHORT, period=12.0)
+
+
 def test_functions_that_are_too_short_are_left_out_and_counted() -> None:
     frame = days()
     short = frame[(frame["day"] > 1) | (frame["hour"] < 5)]

@@ -41,6 +41,8 @@ def test_too_few_places_in_a_period_are_refused() -> None:
     x = torch.arange(40, dtype=torch.float64) / 4.0
     with pytest.raises(ValueError, match="9 different places"):
         Season.fit(x, x, 1.0)
+    with pytest.raises(ValueError, match=r"inputs to train on span most.* got 20.0 for .* 9.75"):
+        Season.fit(x, x, 20.0)
     with pytest.raises(ValueError, match="period must be a finite number > 0"):
         Season.fit(x, x, 0.0)
 

@@ -139,6 +139,9 @@ def test_too_little_to_divide_is_refused() -> None:
     one = read_records(table(1), **COLUMNS)
     with pytest.raises(ValueError, match="two functions or more, got 1"):
         divide(one, 0.2, "group", generator=generator())
+    for fraction in (0.0, 1.0):
+        with pytest.raises(ValueError, match=rf"held_out must be in \(0, 1\), got {fraction}"):
+            divide(one, fraction, "time", generator=generator())
     with pytest.raises(ValueError, match="no series holds a window of width 50"):
         windows_of(one, 50.0)
 

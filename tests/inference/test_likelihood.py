@@ -503,3 +503,10 @@ def test_only_what_is_sampled_needs_a_generator() -> None:
             log_likelihood(sampled, task, **options)
     with pytest.raises(ValueError, match="got a batch of 0"):
         log_likelihood(model, task[:0])
+
+
+def test_a_model_without_levels_has_one_term() -> None:
+    model, task = with_weights(ConvGNP, small_config()), draw_task()
+    terms = log_weights(model, task, num_samples=8, generator=seeded(0))
+    assert terms.shape == (1,)
+    assert torch.equal(terms, model.predict(task.context, task.xt).log_prob(task.yt))

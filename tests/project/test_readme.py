@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from danp_lib.cli.main import app
 from danp_lib.evaluation.results import DEFENDED, load_result, result_name, results_folder
 from danp_lib.evaluation.score import Evaluation, mean_and_ci95
 from danp_lib.evaluation.table import (
@@ -24,11 +24,12 @@ from danp_lib.evaluation.table import (
     ROLLED_OUT,
     USED_MANY_ORDERS,
     USED_ROLLED_OUT,
-    table,
 )
 from danp_lib.evaluation.used import Used
 from danp_lib.storage.card import read_card
 from danp_lib.storage.pretrained import pretrained_path
+
+Table = dict[str, dict[str, dict[str, Any]]]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -85,12 +86,7 @@ def test_the_files_it_names_exist(name: str) -> None:
 
 def test_the_command_it_names_exists() -> None:
     (command,) = re.findall(r"`danp (predict) [^`]*`", README)
-    help_text = subprocess.run(
-        [sys.executable, "-c", "from danp_lib.cli.main import main; main()", command, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    help_text = CliRunner().invoke(app, [command, "--help"]).stdout
     used = re.findall(r"--[a-z]+(?=[^`]*c\.csv`)", README)
     assert used == ["--defended", "--context", "--at", "--out"]
     assert all(option in help_text for option in used)
@@ -135,7 +131,7 @@ def test_the_speeds_are_the_recorded_ones() -> None:
     assert rows["`import danp_lib` after `import torch`"][0] == cell(beyond, ".2f", " s")
 
 
-def test_the_results_are_those_of_the_table() -> None:
+def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
     def cell(row: dict[str, Any], kind: str) -> str:
         return f"{row[kind]:.2f} ± {row[f'{kind}_ci95']:.2f}"
 
@@ -146,7 +142,7 @@ def test_the_results_are_those_of_the_table() -> None:
         "ar-convcnp": "AR ConvCNP",
     }
     suffix, imitated = "-paper", 0
-    for dataset, rows in table().items():
+    for dataset, rows in shipped_table.items():
         for name in (name for name in rows if name.endswith(suffix)):
             row, model = rows[name], name.removesuffix(suffix)
             kept = read_card(pretrained_path(f"{model}-{dataset}{suffix}")).kept_step
@@ -160,7 +156,7 @@ def test_the_results_are_those_of_the_table() -> None:
     _, _, papers_table = README.partition("| data | model | the paper | here |\n")
     rows_of = papers_table.partition("\n\n")[0].splitlines()
     assert imitated == len(rows_of) - 1
-    for dataset, rows in table().items():
+    for dataset, rows in shipped_table.items():
         numbers = {row: rows[row]["num_samples"] for row in (AS_USED, PAPERS_ESTIMATOR, "danp")}
         assert numbers == {AS_USED: 256, PAPERS_ESTIMATOR: 256, "danp": 1024}
         published = {name: rows[name]["paper"] for name in labels if rows[name]["paper"]}
@@ -184,7 +180,7 @@ def test_the_results_are_those_of_the_table() -> None:
         assert f"| {' | '.join(cells)} |" in README.splitlines()
 
 
-def test_longer_runs_stand_beside_the_usual_ones() -> None:
+def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
     labels = {
         "danp (as used)": "DANP, as used",
         "danp": "DANP, by the balance heuristic",
@@ -195,7 +191,7 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
         "convgnp (rolled out)": "ConvGNP, rolled out",
         MANY_ORDERS["convgnp"]: "ConvGNP, 8 orders",
     }
-    for dataset, rows in table().items():
+    for dataset, rows in shipped_table.items():
         for label, said in labels.items():
             model, _, how = label.partition(" ")
             longer = [f"{model}-{length} {how}".strip() for length in ("long", "longest")]
@@ -210,8 +206,8 @@ def test_longer_runs_stand_beside_the_usual_ones() -> None:
         assert {read_card(pretrained_path(name)).steps for name in names} == {steps}
 
 
-def test_the_luck_of_a_longer_run_is_that_of_its_second_seed() -> None:
-    prose, rows = " ".join(README.split()), table()["sawtooth"]
+def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Table) -> None:
+    prose, rows = " ".join(README.split()), shipped_table["sawtooth"]
     for how, said in ((" (as used)", "{} as used"), (" (as used, rolled out)", "{} if it is")):
         row = rows[f"danp-long-seed1{how}"]
         assert said.format(f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}") in prose
@@ -265,16 +261,16 @@ def test_the_minutes_of_training_are_those_measured() -> None:
     assert "each of 14,000 updates. With the library of today that takes about eleven" in prose
 
 
-def test_the_lead_of_the_rollout_as_used_is_that_of_the_results() -> None:
+def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: Table) -> None:
     scores = {
         dataset: [rows[row]["ours"] for row in (USED_ROLLED_OUT, MANY_ORDERS["convgnp"])]
-        for dataset, rows in table().items()
+        for dataset, rows in shipped_table.items()
     }
     ahead = [dataset for dataset, (ours, theirs) in scores.items() if ours > theirs]
     assert ahead == ["sawtooth", "square", "square-released"]
     prose = " ".join(README.split())
     assert "in one order, is ahead of it on all waves, and behind on Gaussian processes" in prose
-    rows = table()
+    rows = shipped_table
     sawtooth, gp, long_danp, long_rival = (
         f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}"
         for row in (

@@ -33,7 +33,10 @@ def test_there_are_files_of_every_kind(pattern: str) -> None:
         *("results/a.json", "results/ten-tasks/a.json", "book/a.yml"),
     ],
 )
-def test_a_change_in_what_chapters_read_changes_the_key(name: str, tmp_path: Path) -> None:
+def test_a_change_in_what_chapters_read_changes_the_key(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("run_chapters.distributions", list)  # it takes long to find them all
     path = tmp_path / name
     path.parent.mkdir(parents=True)
     keys = [fingerprint(tmp_path)]
@@ -45,6 +48,17 @@ def test_a_change_in_what_chapters_read_changes_the_key(name: str, tmp_path: Pat
     assert len(set(keys)) == 4
     (tmp_path / "README.md").write_text("no chapter reads it")
     assert fingerprint(tmp_path) == keys[-1]
+
+
+def test_other_packages_and_another_folder_of_data_change_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [fingerprint(tmp_path)]
+    monkeypatch.setattr("run_chapters.distributions", list)
+    keys.append(fingerprint(tmp_path))
+    monkeypatch.setenv("DANP_DATA", str(tmp_path))
+    keys.append(fingerprint(tmp_path))
+    assert len(set(keys)) == 3
 
 
 def test_the_cache_is_kept_under_its_key_only(tmp_path: Path) -> None:

@@ -47,8 +47,15 @@ SAMPLED = sum(len(estimators_of(name)) for name in SCORED if name.startswith("da
 """Estimates from samples: of every DANP by each of its estimators."""
 
 
-def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(tmp_path: Path) -> None:
-    said = snakemake(tmp_path, "--dry-run", "--cores", "1", "--printshellcmds")
+@pytest.fixture(scope="module")
+def from_nothing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What Snakemake would do in an empty folder."""
+    folder = tmp_path_factory.mktemp("empty")
+    return snakemake(folder, "--dry-run", "--cores", "1", "--printshellcmds")
+
+
+def test_from_nothing_it_makes_every_model_by_the_command_of_its_card(from_nothing: str) -> None:
+    said = from_nothing
     assert count(jobs_of(said)) == EVERYTHING
     assert len(re.findall(r"danp benchmark danp-\S+ --estimator .* --compiled ", said)) == SAMPLED
     curves = re.findall(r"danp benchmark danp-\S+ --measure samples .* --compiled ", said)
@@ -91,12 +98,13 @@ def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path: Path, from_nothing: str) -> Path:
     """A folder with all weights and results: what is shipped, and in place of the rest its hashes.
 
     Their dates say, wrongly, that every result is older than its weights.
     """
-    made = [path for job in plan(tmp_path) if (path := Path(job[1])).parts[0] != "reproduced"]
+    jobs = jobs_of(from_nothing)
+    made = [path for job in jobs if (path := Path(job[1])).parts[0] != "reproduced"]
     for path in sorted(made):
         place = tmp_path / path
         place.parent.mkdir(exist_ok=True)

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
+from danp_lib.inference.compiling import can_compile
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
@@ -125,21 +126,58 @@ SCRIPT = textwrap.dedent(
     sys.path.insert(0, {tests!r})
     from danp_lib.data.generators import Sawtooth
     from danp_lib.training.loop import train
-    from test_loop import RUN, tiny
-    from dataclasses import replace
-    run = replace(RUN, num_steps=10_000_000, validate_every=5)
-    print("started", flush=True)
-    train(tiny(), Sawtooth(), run, folder=Path(sys.argv[1]), progress=False)
-    print("left in good order", flush=True)
+    from test_loop import LONG_RUN, tiny
+    train(tiny(), Sawtooth(), LONG_RUN, folder=Path(sys.argv[1]), progress=False)
     """
 )
 
 
+LONG_RUN = replace(RUN, num_steps=10_000_000, validate_every=5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_that_can_go_on(number: signal.Signals, tmp_path: Path) -> None:
+    before = signal.getsignal(number)
+    history = train(
+        tiny(),
+        Sawtooth(),
+        LONG_RUN,
+        folder=tmp_path,
+        progress=False,
+        callback=lambda record: os.kill(os.getpid(), number) if record["step"] == 6 else None,
+    )
+    assert history[-1]["step"] == 7  # one more step is finished
+    assert signal.getsignal(number) is before
+    check_that_it_goes_on(tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of PyTorch
+@pytest.mark.skipif(not can_compile("cpu"), reason="there is no C++ compiler")
+def test_a_compiled_run_learns_the_same() -> None:
+    run = replace(RUN, num_steps=3)
+    plain, compiled = tiny("convgnp"), tiny("convgnp")  # one level, so one piece of code
+    records = train(plain, Sawtooth(), run, progress=False)
+    again = train(compiled, Sawtooth(), run, compile_model=True, progress=False)
+    assert again[-1]["validation"] == pytest.approx(records[-1]["validation"], abs=1e-3)
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def twice(record: Record) -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), Sawtooth(), LONG_RUN, progress=False, callback=twice)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.usefixtures("one_thread")  # as the run in the other process: others round differently
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_leaves_a_state_that_a_run_goes_on_from(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_can_go_on(tmp_path: Path) -> None:
     code = SCRIPT.format(tests=str(Path(__file__).parent))
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -152,19 +190,20 @@ def test_a_signal_leaves_a_state_that_a_run_goes_on_from(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=300)
-    if number != signal.SIGKILL:
-        assert "left in good order" in output
-        assert process.returncode == 0
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    process.kill()
+    process.communicate(timeout=300)
+    check_that_it_goes_on(tmp_path)
+
+
+def check_that_it_goes_on(folder: Path) -> None:
+    """Two steps on from where a run stopped, the weights are those of one that never did."""
+    lines = (folder / "log.jsonl").read_text().splitlines()
     stopped_at = max(json.loads(line)["step"] for line in lines)
     end = stopped_at + 2
     # The length of the run stands in its description, so the reference is the same long run.
-    run = replace(RUN, num_steps=10_000_000, validate_every=5)
     resumed, whole = tiny(), tiny()
-    _steps_until(resumed, run, end, tmp_path)
-    _steps_until(whole, run, end, tmp_path / "whole")
+    _steps_until(resumed, LONG_RUN, end, folder)
+    _steps_until(whole, LONG_RUN, end, folder / "whole")
     assert_same_weights(weights(resumed), weights(whole))
 
 

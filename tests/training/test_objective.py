@@ -168,6 +168,16 @@ def test_the_cause_of_a_failure_is_named() -> None:
     assert "core.encoder.log_scale" in cause_of_failure(model, batch, loss)
 
 
+def test_a_failure_by_outputs_that_are_too_large_is_named() -> None:
+    model = tiny_danp()
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=seeded())
+    with torch.no_grad():
+        for name, parameter in model.core.named_parameters():
+            if name.startswith(("unet.out.", "head.")):
+                parameter.fill_(1e38)
+    assert "outputs are so large" in cause_of_failure(model, batch, torch.tensor(torch.nan))
+
+
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: int) -> None:
     model, config = tiny_danp(), BatchConfig(batch_size=2)
