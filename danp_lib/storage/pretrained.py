@@ -24,6 +24,7 @@ _VARIANTS = (
     ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
     ("danp-long-seed1", "--model danp --seed 1", ("sawtooth",), "fast --steps 56000"),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
+    ("convgnp-long-seed1", "--model convgnp --seed 1", ("sawtooth",), "fast --steps 56000"),
     ("danp-longest", "--model danp", ("sawtooth",), "fast --steps 112000"),
     ("convgnp-longest", "--model convgnp", ("sawtooth",), "fast --steps 112000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
