@@ -6,6 +6,7 @@ import itertools
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,8 +45,25 @@ _COMPILE = Option(
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _DATA = Option(help="A CSV file of your own, a row a measurement.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
-_WIDTH = Option(help="Cut series into windows this wide, in units of x (years, if dates).")
-_PERIOD = Option(help="Take out a cycle this long, in units of x, and put it back.")
+
+
+def _length(text: str) -> float | str:
+    """A number, or what may be a duration."""
+    with suppress(ValueError):
+        return float(text)
+    return text
+
+
+_WIDTH = Option(
+    parser=_length,
+    metavar="NUMBER|DURATION",
+    help="Cut series into windows this wide, in units of x; for dates, years or such as 48h.",
+)
+_PERIOD = Option(
+    parser=_length,
+    metavar="NUMBER|DURATION",
+    help="Take out a cycle this long, likewise, and put it back.",
+)
 _TASKS = Option(help="random, or forecast: targets after the context.")
 _HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")
 
@@ -71,8 +89,8 @@ def train(
     y: YColumn = None,
     group: Group = None,
     own_start: Annotated[bool, _OWN_START] = False,
-    width: Annotated[float | None, _WIDTH] = None,
-    period: Annotated[float | None, _PERIOD] = None,
+    width: Annotated[Any, _WIDTH] = None,
+    period: Annotated[Any, _PERIOD] = None,
     tasks: Annotated[str, _TASKS] = "random",
     max_context: Annotated[int | None, Option(help="Most points of a context.")] = None,
     num_targets: Annotated[int | None, Option(help="Targets of a task.")] = None,

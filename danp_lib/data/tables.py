@@ -154,6 +154,17 @@ def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
     return _inputs(column), column.dtype.kind == "M"
 
 
+def years_of(duration: str) -> float:
+    """A duration with its unit, such as ``"48h"`` or ``"7 days"``, in years; NaN if it is none."""
+    if not any(map(str.isalpha, duration)):
+        return math.nan
+    pandas = import_pandas()
+    try:
+        return float(pandas.Timedelta(duration) / pandas.Timedelta(days=DAYS_A_YEAR))
+    except ValueError:
+        return math.nan
+
+
 def refuse(cells: Any, wrong: Any, rule: str) -> None:
     """Refuse the first wrong cell of a column of :func:`read_columns`: its place, rule and text."""
     for where, cell in cells[wrong].items():

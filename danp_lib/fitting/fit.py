@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import Limit, PositiveFloat, PositiveInt, Seed, to_dict
+from danp_lib._config import Limit, PositiveInt, Seed, to_dict
 from danp_lib._files import naming
 from danp_lib._random import spawn
 from danp_lib.data.noising import Beta, NoiseSchedule
@@ -53,8 +53,8 @@ _ROUNDING = 1e-9  # of outputs without a season, as a share of their range
 class FitConfig(records.Columns):
     """What :func:`fit` is told beside the columns; one series needs a ``width``."""
 
-    #: Take out a cycle of this period, in units of x, and put it back when predicting.
-    period: PositiveFloat | None = None
+    #: Take out a cycle of this period, and put it back when predicting.
+    period: records.Length | None = None
     model: Literal["danp", "convgnp", "convcnp"] = "danp"
     num_levels: PositiveInt = 2  #: F of a DANP.
     #: Noise variance of its last level, where the outputs have variance 1.
@@ -195,18 +195,21 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
     table = records.read_records(data, **columns)
     seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
-    apart, width = seen.functions, config.width
-    if width is not None:
+    apart, width, period = seen.functions, None, None
+    if config.period is not None:
+        period = table.layout.in_units_of_x(config.period, "period")
+    if config.width is not None:
+        width = table.layout.in_units_of_x(config.width, "width")
         apart = records.windows_of(seen, width, stride=width).functions
         seen = records.windows_of(seen, width)
         with naming(f"in what is held out, a fraction {config.held_out}"):
             unseen = records.windows_of(unseen, width, stride=width)
     season = None
-    if config.period is not None:
+    if period is not None:
         real = seen.functions.mask
         x, y = seen.absolute_inputs[real].flatten(), seen.functions.y[real].flatten()
-        season = Season.fit(x, y, config.period)
-    context, targets = _sizes(seen, config.max_context, config.num_targets)
+        season = Season.fit(x, y, period)
+    context, targets = _sizes(apart.sizes, config.max_context, config.num_targets)
     tables = [_usable(seen, season, context + targets)]
     if (count := int((apart.sizes >= context + targets).sum())) < FEW_FUNCTIONS:
         warnings.warn(
@@ -257,9 +260,8 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
     return model
 
 
-def _sizes(seen: records.Records, context: int | None, targets: int | None) -> tuple[int, int]:
+def _sizes(sizes: Tensor, context: int | None, targets: int | None) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
-    sizes = seen.functions.sizes
     sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes  # one point is no task
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
     if targets is None:

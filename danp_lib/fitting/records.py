@@ -6,19 +6,30 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat
+from danp_lib._config import Configuration, Limit, PositiveFloat
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import inputs_of, outputs_of, read_columns, read_inputs, read_numbers
+from danp_lib.data.tables import (
+    inputs_of,
+    outputs_of,
+    read_columns,
+    read_inputs,
+    read_numbers,
+    years_of,
+)
 
 HoldOutBy = Literal["group", "time", "blocks"]
+
+Duration = Annotated[str, Limit("such as '48h' or '7 days'", lambda text: years_of(text) > 0.0)]
+Length = PositiveFloat | Duration
+"""A length along x, a number in its units, or for dates a duration."""
 
 BLOCKS = 10  # of a series, of which some are held out
 
@@ -37,7 +48,7 @@ class Columns(Configuration):
     #: Whether the inputs of each function count from its own first one. Where all start at the same
     #: phase, such as midnight, they should not: then a model learns what is usual at each input.
     own_start: bool = False
-    width: PositiveFloat | None = None  #: Of the windows that series are cut into, in units of x.
+    width: Length | None = None  #: Of the windows that series are cut into.
 
     @property
     def relative(self) -> bool:
@@ -49,7 +60,17 @@ class Columns(Configuration):
 class Layout(Columns):
     """The columns of a table that was read, and whether its inputs are ``dates``."""
 
+    width: PositiveFloat | None = None
     dates: bool = False
+
+    def in_units_of_x(self, length: float | str, name: str) -> float:
+        """A length as a number, of years if the inputs are dates; others have no durations."""
+        if isinstance(length, str) and not self.dates:
+            raise ValueError(
+                f"{name} must be a number in units of {self.x!r}, which holds no dates, got "
+                f"{length!r}."
+            )
+        return years_of(length) if isinstance(length, str) else length
 
 
 @dataclass(frozen=True)
@@ -182,8 +203,10 @@ def windows_of(records: Records, width: float, *, stride: float | None = None) -
         except ValueError as error:
             problems.append(error)
     if not parts:
-        unit = " years" if records.layout.dates else ""
-        raise ValueError(f"no series holds a window of width {width}{unit}: {problems[-1]}")
+        unit, hint = (
+            (" years", " Durations such as '48h' are understood.") if layout.dates else ("", "")
+        )
+        raise ValueError(f"no series holds a window of width {width}{unit}: {problems[-1]}{hint}")
     if problems:
         message = f"series, or parts, that hold no window were left out: {len(problems)}."
         warnings.warn(message, RecordsWarning, stacklevel=3)

@@ -229,6 +229,30 @@ def test_windows_without_enough_points_are_not_counted() -> None:
     assert any(re.match(r"only \d functions to train on", message) for message in said)
 
 
+def test_a_width_that_is_no_multiple_of_the_spacing_loses_no_window() -> None:
+    """A window that starts at a point holds one more than those that lie side by side."""
+    frame = pd.DataFrame({"x": np.arange(600.0), "y": np.sin(np.arange(600.0))})
+    with pytest.warns(RecordsWarning) as caught:
+        fitted = fit(frame, width=10.001, compare=(), **SHORTER)
+    assert not [w for w in caught if "left out" in str(w.message)]
+    assert fitted.scores["convgnp"].num_functions == 11  # of 120 points
+
+
+def test_dates_take_durations() -> None:
+    hours = pd.date_range("2020-01-01", periods=480, freq="h")
+    y = np.sin(np.arange(480) * np.pi / 12) + 0.1 * np.random.default_rng(0).normal(size=480)
+    frame = pd.DataFrame({"x": hours, "y": y})
+    with pytest.warns(RecordsWarning, match="only 16 functions"):
+        fitted = fit(frame, width="1 day", period="24h", compare=(), **SHORTER)
+    day = 1 / 365.2425
+    assert fitted.layout.width == pytest.approx(day, rel=1e-12)
+    assert fitted.season is not None
+    assert fitted.season.period == pytest.approx(day, rel=1e-12)
+    assert fitted.provenance["fit"]["width"] == "1 day"
+    with pytest.raises(ValueError, match="width must be a number in units of 'hour'"):
+        fit(days(), **COLUMNS, **SHORTER, width="3h")
+
+
 def test_the_process_has_a_mean_where_records_count_from_their_own_start() -> None:
     random = np.random.default_rng(0)
     frame = days().assign(

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib.fitting.records import (
+    Columns,
+    Layout,
     Records,
     RecordsWarning,
     divide,
@@ -182,8 +184,23 @@ def test_series_that_are_too_short_to_be_divided_are_left_out_and_counted(by: An
 def test_a_window_of_dates_is_in_years() -> None:
     dates = pd.date_range("2020-01-01", periods=48, freq="h")
     table = read_records(pd.DataFrame({"x": dates, "y": 0.0}))
-    with pytest.raises(ValueError, match=r"window of width 24\.0 years: width must"):
+    with pytest.raises(ValueError, match=r"window of width 24\.0 years: width must .* '48h'"):
         windows_of(table, 24.0)
+
+
+def test_lengths_along_dates_may_be_durations() -> None:
+    dates, plain = Layout(dates=True), Layout(x="t")
+    assert dates.in_units_of_x("48h", "width") == pytest.approx(2 / 365.2425, rel=1e-12)
+    assert dates.in_units_of_x("7 days", "width") == pytest.approx(7 / 365.2425, rel=1e-12)
+    assert dates.in_units_of_x(0.5, "width") == plain.in_units_of_x(0.5, "width") == 0.5
+    with pytest.raises(ValueError, match=r"^period must be a number in units of 't'.* got '48h'"):
+        plain.in_units_of_x("48h", "period")
+
+
+@pytest.mark.parametrize("width", ["1 month", "48", "", "-2h", "NaT", 0.0, -3.0])
+def test_what_is_no_length_is_refused(width: object) -> None:
+    with pytest.raises(ValueError, match=r"^width must be .*'48h' or '7 days'"):
+        Columns(width=width)  # type: ignore[arg-type]
 
 
 def test_dates_without_dashes_are_said_to_be_plain_numbers() -> None:
