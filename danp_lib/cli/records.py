@@ -63,7 +63,7 @@ def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
         f"{functions['by']}",
         "Contexts": f"at most {batch['context_size'][1]} points, with the noise of the records",
         "Targets": f"{batch['num_targets']}, {said['fit']['tasks']}",
-        "Season": "none" if fitted.season is None else f"period {fitted.season.period:g}",
+        "Season": "none" if fitted.season is None else f"period {said['fit']['period']}",
         "Training": f"{run['num_steps']:,} steps, seed {run['seed']}",
         "Versions": f"danp_lib {said['danp_lib']}, PyTorch {said['torch']}",
     }
