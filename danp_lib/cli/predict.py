@@ -80,7 +80,8 @@ def predict(
     given = given.dropna(subset="y")
     if "group" in given and (new := set(names) - set(given["group"])):
         none = f"predicted from no point, since {context} has none of this {group}"
-        say(at, f"{none}: {', '.join(sorted(map(str, new)))}.")
+        which = ", ".join(sorted(map(str, new)))
+        say(at, "predicted from no point." if new == {None} else f"{none}: {which}.")
     streams = torch.Generator().manual_seed(seed)
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, date
 from typing import Any
@@ -110,7 +111,8 @@ def read_columns(
         present.append(optional)
     for column in present:
         if header.count(column) != 1:
-            hint = " Columns must be separated by commas." if len(header) == 1 else ""
+            other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
+            hint = " Columns must be separated by commas." if other else ""
             raise ValueError(
                 f"{path}, line 1: the header must name the column {column!r} once "
                 f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
@@ -140,6 +142,8 @@ def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
     dated = cells.where(cells.str.match(r"\d{4}-"))
     dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
     refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
+    zoned = cells.str.contains(r"(?:[zZ]|[+-]\d{2}:?\d{2})$")
+    refuse(cells, zoned != zoned.iloc[:1].any(), "have a time zone in every line, or in none")
     return _inputs(dates), True
 
 
@@ -159,6 +163,9 @@ def years_of(duration: str) -> float:
     if not any(map(str.isalpha, duration)):
         return math.nan
     pandas = import_pandas()
+    # Weeks and a small d are not pandas's own, or not for long.
+    duration = re.sub(r"\b(\d*)\s*weeks?\b", r"\1 W", duration)
+    duration = re.sub(r"(?<=\d)\s*d(?![a-z])", " D", duration)
     try:
         return float(pandas.Timedelta(duration) / pandas.Timedelta(days=DAYS_A_YEAR))
     except ValueError:

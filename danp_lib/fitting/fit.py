@@ -46,6 +46,8 @@ _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _FINEST = 64  # grid points per unit, as in the paper
 _FEWEST_CELLS = 8  # of the grid, that a function should span
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
+_DRIFT = 1.5  # standard deviations
+_MOST_ENTRIES = 5_000_000  # of all windows, which overlap; about half a gigabyte
 _ROUNDING = 1e-9  # of outputs without a season, as a share of their range
 
 
@@ -78,9 +80,12 @@ class FitConfig(records.Columns):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width is None and self.division != "group":
+            why = f"hold_out_by {self.division!r} divides series that are cut into windows"
+            if self.group is None:
+                why = "without a group all rows are one series"
             raise ValueError(
-                f"hold_out_by {self.division!r} divides series that are cut into windows: give the "
-                "width of a window, or name the column that tells functions apart as group."
+                f"{why}: give the width of a window, such as 2.5 or '48h', or name the column that "
+                "tells functions apart as group."
             )
 
     @property
@@ -201,7 +206,15 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     if config.width is not None:
         width = table.layout.in_units_of_x(config.width, "width")
         apart = records.windows_of(seen, width, stride=width).functions
-        seen = records.windows_of(seen, width)
+        points = apart.x.shape[1]
+        if (every := math.ceil(int(seen.functions.mask.sum()) * points / _MOST_ENTRIES)) > 1:
+            warnings.warn(
+                f"windows start at every {every}th point or so, to save memory.",
+                records.RecordsWarning,
+                stacklevel=3,
+            )
+        stride = every * width / points if every > 1 else None
+        seen = records.windows_of(seen, width, stride=stride)
         with naming(f"in what is held out, a fraction {config.held_out}"):
             unseen = records.windows_of(unseen, width, stride=width)
     season = None
@@ -221,7 +234,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         )
     with naming(f"in what is held out, a fraction {config.held_out}"):
         tables.append(_usable(unseen, season, context + targets))
-    rest = tables[0].y[tables[0].mask]
+    rest, later = (table.y[table.mask] for table in tables)
+    if config.division != "group" and abs(later.mean() - rest.mean()) > _DRIFT * rest.std():
+        warnings.warn(
+            f"outputs drift: their mean is {later.mean():.4g} in what is held out, and "
+            f"{rest.mean():.4g} in what is trained on; take the trend out before.",
+            records.RecordsWarning,
+            stacklevel=3,
+        )
     if season is not None and not rest.std() > _ROUNDING * (y.max() - y.min()):
         raise ValueError(
             f"y must differ from a cycle of period {season.period}, for there to be something to "
@@ -285,7 +305,11 @@ def _usable(part: records.Records, season: Season | None, needed: int) -> PointS
             "max_context or num_targets, or a larger width."
         )
     if short := int((~enough).sum()):
-        message = f"functions with fewer than {needed} points were left out: {short}."
+        message = (
+            f"functions with fewer than {needed} points were left out: {short} of {len(enough)}."
+        )
+        if 4 * short > len(enough):
+            message += " A smaller max_context or num_targets keeps more of them."
         warnings.warn(message, records.RecordsWarning, stacklevel=4)
     kept = part[enough]
     return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)

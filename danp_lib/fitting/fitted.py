@@ -133,6 +133,7 @@ class Fitted:
                 "x must have shape (points,) or (functions, points, 1), for as many functions as "
                 f"the context or for 1, got {tuple(x.shape)} with {context.batch_size} contexts."
             )
+        self._check_precision(x=x, **{"context.x": context.x[context.mask]})
         batch = max(context.batch_size, len(x))
         context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
         origin = self.start(context, x, start)
@@ -158,6 +159,21 @@ class Fitted:
         known = context.x.masked_fill(~context.mask.unsqueeze(-1), float("inf"))
         inputs = torch.cat([known, x], dim=1)
         return inputs.amin(dim=1, keepdim=True) if inputs.shape[1] else 0.0
+
+    def _check_precision(self, **inputs: Tensor) -> None:
+        """Refuse inputs whose rounding moves them by a tenth of a cell of the model's grid."""
+        cell = (
+            float(torch.tensor(self.scaling.x_unit).min()) / self.model.core.config.points_per_unit
+        )
+        for name, x in inputs.items():
+            if x.is_floating_point() and x.numel():
+                largest = float(x.abs().max())
+                step = torch.finfo(x.dtype).eps * largest
+                if step > 0.1 * cell:
+                    raise ValueError(
+                        f"{name} must be in float64: {x.dtype} tells inputs near {largest:g} apart "
+                        f"by {step:.2g} only, and the model by {cell:.2g}."
+                    )
 
     def takes(self, x: Tensor, start: Tensor | float) -> Tensor:
         """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""

@@ -175,7 +175,7 @@ class TestCsv:
 
     @pytest.mark.filterwarnings("error")
     def test_times_with_a_zone_are_those_of_utc(self, tmp_path: Path) -> None:
-        text = "x,y\n2001-01-01T00:00Z,1\n2001-01-01T03:00+02:00,2\n2001-01-01T02:00,3\n"
+        text = "x,y\n2001-01-01T00:00Z,1\n2001-01-01T03:00+02:00,2\n2001-01-01 02:00Z,3\n"
         hours = np.array(["2001-01-01T00", "2001-01-01T01", "2001-01-01T02"], "M8[h]")
         x = from_csv(write(tmp_path / "a.csv", text)).x
         assert torch.equal(x, from_arrays(hours, [1.0, 2.0, 3.0]).x)
@@ -186,6 +186,9 @@ class TestCsv:
             ("", "a.csv, line 1: .*'x'.*got ''"),
             ("\n\n", "a.csv, line 1: .*'x'.*got ''"),
             ("t,y\n0,1\n", "line 1: .*'x'"),
+            ("X\n0\n", r"line 1: .*, got 'X'\.$"),
+            ("x;y\n0;1\n", r"got 'x;y'\. Columns must be separated by commas\.$"),
+            ("x,y\n2001-01-01,1\n2001-01-02T00Z,2\n", "line 3: x .* time zone in every .*T00Z"),
             ("x,x,y\n0,0,1\n", "line 1: .*'x'"),
             ("x,y\n0,1\n1\n", "line 3: .*1"),
             ("x,y\n0,1\n1,high\n", "line 3: y .*'high'"),

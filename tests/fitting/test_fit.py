@@ -152,8 +152,11 @@ def test_what_is_held_out_reaches_the_scores_alone(monkeypatch: pytest.MonkeyPat
     for factor in (1.0, 3.0):
         frame = series()
         frame.loc[288:, "celsius"] *= factor  # the last fifth of the time
-        with pytest.warns(RecordsWarning, match="only 12"):
+        with pytest.warns(RecordsWarning) as caught:
             found.append(fit(frame, **columns, compare=("gp",), **SHORTER))
+        said = [str(warning.message) for warning in caught]
+        assert sum("only 12 functions" in message for message in said) == 1
+        assert sum("outputs drift" in message for message in said) == (factor > 1.0)
     one, other = found
     assert to_dict(one.scaling) == to_dict(other.scaling)
     assert one.season == other.season
@@ -236,6 +239,21 @@ def test_a_width_that_is_no_multiple_of_the_spacing_loses_no_window() -> None:
         fitted = fit(frame, width=10.001, compare=(), **SHORTER)
     assert not [w for w in caught if "left out" in str(w.message)]
     assert fitted.scores["convgnp"].num_functions == 11  # of 120 points
+
+
+def test_long_series_are_cut_into_windows_that_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame = pd.DataFrame({"x": np.arange(600.0), "y": np.sin(np.arange(600.0))})
+    options: dict[str, Any] = {"width": 10.0, "compare": (), **SHORTER}
+    with pytest.warns(RecordsWarning, match="only 48 functions"):
+        every = fit(frame, **options)
+    assert every.provenance["functions"]["trained_on"] == 471  # of 480 points
+    monkeypatch.setattr(fitting, "_MOST_ENTRIES", 1000)
+    with pytest.warns(RecordsWarning) as caught:
+        some = fit(frame, **options)
+    assert [w for w in caught if "windows start at every 5th point" in str(w.message)]
+    assert some.provenance["functions"]["trained_on"] == 95
 
 
 def test_dates_take_durations() -> None:
@@ -359,8 +377,8 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
     [
         ({"model": "gpt"}, "model must be .*danp.*got 'gpt'"),
         ({"held_out": 1.0}, "held_out must be .*> 0 and < 1"),
-        ({"group": None}, "give the width of a window"),
-        ({"hold_out_by": "time"}, "give the width of a window"),
+        ({"group": None}, "^without a group all rows are one series: give the width of a window"),
+        ({"hold_out_by": "time"}, "^hold_out_by 'time' divides .* give the width of a window"),
         ({"max_context": 10, "num_targets": 10}, "no function has the 20 points"),
         ({"max_context": 40}, "functions must hold enough points"),
         ({"num_levels": 0}, "num_levels must be .*>= 1"),
@@ -382,7 +400,7 @@ def test_outputs_that_are_a_cycle_and_nothing_else_are_refused() -> None:
 def test_functions_that_are_too_short_are_left_out_and_counted() -> None:
     frame = days()
     short = frame[(frame["day"] > 1) | (frame["hour"] < 5)]
-    with pytest.warns(RecordsWarning, match=r"fewer than 14 points were left out: [12]"):
+    with pytest.warns(RecordsWarning, match=r"fewer than 14 points were left out: [12] of \d+\."):
         fitted = fit(short, **COLUMNS, max_context=6, num_targets=8, compare=(), **SHORTER)
     functions = fitted.provenance["functions"]
     assert functions["trained_on"] + functions["held_out"] == 68

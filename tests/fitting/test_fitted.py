@@ -10,7 +10,7 @@ from contracts import seeded
 from torch import Tensor
 
 from danp_lib import LowRankNormal, Mixture, PointSet
-from danp_lib.data.scaling import affine
+from danp_lib.data.scaling import Scaling, affine
 from danp_lib.fitting.fitted import Fitted, Season
 from danp_lib.fitting.records import Layout
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
@@ -45,6 +45,23 @@ def test_too_few_places_in_a_period_are_refused() -> None:
         Season.fit(x, x, 20.0)
     with pytest.raises(ValueError, match="period must be a finite number > 0"):
         Season.fit(x, x, 0.0)
+
+
+def test_inputs_that_float32_cannot_tell_apart_are_refused() -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2)
+    # Two days of dates, in years.
+    scaling = Scaling(x_offset=2024.0, x_unit=0.0055 / 4, y_offset=0.0, y_unit=1.0)
+    fitted = Fitted(seeded(ConvGNP, small, dtype=torch.float32), scaling)
+    x = torch.linspace(2023.999, 2024.001, 5, dtype=torch.float64)
+    nothing = PointSet.empty(dtype=torch.float64)
+    assert fitted.predict(nothing, x).mean.shape == (1, 5, 1)
+    with pytest.raises(
+        ValueError, match=r"^x must be in float64: torch.float32 .* near 2024 apart"
+    ):
+        fitted.predict(nothing, x.float())
+    known = PointSet(x.float().reshape(1, -1, 1), torch.zeros(1, 5, 1))
+    with pytest.raises(ValueError, match=r"^context.x must be in float64"):
+        fitted.predict(known, x)
 
 
 def test_nothing_known_and_nothing_asked_for_is_an_empty_prediction() -> None:

@@ -191,7 +191,9 @@ def test_a_window_of_dates_is_in_years() -> None:
 def test_lengths_along_dates_may_be_durations() -> None:
     dates, plain = Layout(dates=True), Layout(x="t")
     assert dates.in_units_of_x("48h", "width") == pytest.approx(2 / 365.2425, rel=1e-12)
-    assert dates.in_units_of_x("7 days", "width") == pytest.approx(7 / 365.2425, rel=1e-12)
+    for week in ("7 days", "7d", "7 D", "1 week", "1W"):
+        assert dates.in_units_of_x(week, "width") == pytest.approx(7 / 365.2425, rel=1e-12)
+    assert dates.in_units_of_x("1d12h", "width") == pytest.approx(1.5 / 365.2425, rel=1e-12)
     assert dates.in_units_of_x(0.5, "width") == plain.in_units_of_x(0.5, "width") == 0.5
     with pytest.raises(ValueError, match=r"^period must be a number in units of 't'.* got '48h'"):
         plain.in_units_of_x("48h", "period")
