@@ -163,8 +163,8 @@ def years_of(duration: str) -> float:
     if not any(map(str.isalpha, duration)):
         return math.nan
     pandas = import_pandas()
-    # Weeks and a small d are not pandas's own, or not for long.
-    duration = re.sub(r"\b(\d*)\s*weeks?\b", r"\1 W", duration)
+    # pandas has no word for weeks, and will have no small d.
+    duration = re.sub("weeks?", "W", duration)
     duration = re.sub(r"(?<=\d)\s*d(?![a-z])", " D", duration)
     try:
         return float(pandas.Timedelta(duration) / pandas.Timedelta(days=DAYS_A_YEAR))

@@ -209,7 +209,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         points = apart.x.shape[1]
         if (every := math.ceil(int(seen.functions.mask.sum()) * points / _MOST_ENTRIES)) > 1:
             warnings.warn(
-                f"windows start at every {every}th point or so, to save memory.",
+                f"windows start about {every} points apart, since all would take too much memory.",
                 records.RecordsWarning,
                 stacklevel=3,
             )

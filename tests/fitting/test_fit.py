@@ -252,7 +252,7 @@ def test_long_series_are_cut_into_windows_that_fit_into_memory(
     monkeypatch.setattr(fitting, "_MOST_ENTRIES", 1000)
     with pytest.warns(RecordsWarning) as caught:
         some = fit(frame, **options)
-    assert [w for w in caught if "windows start at every 5th point" in str(w.message)]
+    assert [w for w in caught if "windows start about 5 points apart" in str(w.message)]
     assert some.provenance["functions"]["trained_on"] == 95
 
 

@@ -164,7 +164,7 @@ def test_a_compiled_run_learns_the_same() -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_a_second_signal_does_not_wait() -> None:
     before = signal.getsignal(signal.SIGINT)
 
     def twice(record: Record) -> None:
