@@ -12,6 +12,8 @@ from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.fitting.fit import fit
 from danp_lib.fitting.fitted import load_fitted
+from danp_lib.fitting.prediction import predict_table
+from danp_lib.fitting.scoring import score_records
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
@@ -43,5 +45,7 @@ __all__ = [
     "load_fitted",
     "load_pretrained",
     "log_likelihood",
+    "predict_table",
+    "score_records",
     "train",
 ]

@@ -6,7 +6,7 @@ import ctypes
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,16 +72,24 @@ def with_error(value: float | None, error: float | None, form: str, *, width: in
     return number if error is None else f"{number} ± {error:{width}{form}}"
 
 
-def say(where: Path | str, message: object) -> None:
+def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
+    """Rows as lines of columns; those in ``left`` are flush left, the others flush right."""
+    columns = enumerate(zip(*rows, strict=True))
+    forms = [f"{'<' if i in left else '>'}{max(map(len, column))}" for i, column in columns]
+    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
+
+
+def say(where: Path | str | None, message: object) -> None:
     """Print a line on the standard error."""
-    print(f"danp: {where}: {message}", file=sys.stderr)
+    print("danp:", message if where is None else f"{where}: {message}", file=sys.stderr)
 
 
 @contextmanager
-def saying_warnings(where: Path | str, kind: type[Warning]) -> Iterator[None]:
-    """Say warnings, every one of a kind, in a line each and not as Python prints them."""
+def saying_warnings(*kinds: type[Warning], where: Path | str | None = None) -> Iterator[None]:
+    """Say warnings, every one of some kinds, in a line each and not as Python prints them."""
     with warnings.catch_warnings():  # which puts showwarning back
-        warnings.simplefilter("always", kind)
+        for kind in kinds:
+            warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: say(where, message)
         yield
 

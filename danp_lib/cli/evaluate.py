@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -13,8 +13,18 @@ from typer import Argument, Option
 
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
-from danp_lib.cli import arguments
-from danp_lib.cli.arguments import DATASET_NAMES, AsJson, Defended, Device, Seed, with_error
+from danp_lib.cli import arguments, records
+from danp_lib.cli.arguments import (
+    DATASET_NAMES,
+    AsJson,
+    Defended,
+    Device,
+    Group,
+    Seed,
+    XColumn,
+    YColumn,
+    with_error,
+)
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task, load_tasks
 from danp_lib.evaluation import score
@@ -25,6 +35,8 @@ from danp_lib.fitting.fitted import Fitted
 from danp_lib.storage.tasks import benchmark_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
+_SAMPLES = Option(help="Samples a task, in a rollout a target, for a DANP.")
+_DATA = Option(help="A CSV file of your own, a row a measurement.")
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
     help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
@@ -41,25 +53,42 @@ _COMPILED = Option("--compiled", help="Compile a DANP's network for 256 samples 
 
 def evaluate(
     checkpoint: Annotated[str, arguments.CHECKPOINT],
-    tasks: Annotated[str, _TASKS],
-    estimator: Annotated[str, arguments.ESTIMATOR] = "both",
-    num_samples: Annotated[
-        int, Option(help="Samples a task, in a rollout a target, for a DANP.")
-    ] = 256,
+    tasks: Annotated[str | None, _TASKS] = None,
+    estimator: Annotated[str | None, arguments.ESTIMATOR] = None,
+    num_samples: Annotated[int | None, _SAMPLES] = None,
     defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
+    data: Annotated[Path | None, _DATA] = None,
+    x: XColumn = None,
+    y: YColumn = None,
+    group: Group = None,
 ) -> None:
-    """Estimate the likelihood of a model on a set of tasks.
+    """Estimate the likelihood of a model on a set of tasks, or on further records of your own.
 
     The average likelihood is the benchmark's score: the mean over the tasks of the geometric mean
     of the density per target, with 1.96 standard errors. A ConvCNP and a ConvGNP need no estimator,
-    and an AR ConvCNP is always rolled out. Tasks and densities are in the units of the data that
-    the model was trained on, where the checkpoint knows them.
+    and an AR ConvCNP is always rolled out; for a DANP it is both if left out, and the number of
+    samples 256. Tasks and densities are in the units of the data that the model was trained on,
+    where the checkpoint knows them.
+
+    With --data, a model of your own records is scored on functions that were not in its training,
+    beside those held out then, by tasks such as it was trained on.
     """
-    check_choice("estimator", estimator, ESTIMATORS)
+    if (tasks is None) == (data is None):
+        raise ValueError("evaluate needs --tasks, or --data, and not both.")
+    check_choice("estimator", estimator or "both", ESTIMATORS)
     fitted = arguments.open_fitted(checkpoint, device=device, defended=defended)
+    if data is not None:
+        if (estimator, num_samples) != (None, None):
+            raise ValueError("--estimator and --num-samples do not go with --data.")
+        records.evaluate_records(fitted, data, x, y, group, seed=seed, as_json=as_json)
+        return
+    assert tasks is not None
+    if (x, y, group) != (None, None, None):
+        raise ValueError("--x, --y and --group do not go with --tasks.")
+    num_samples = 256 if num_samples is None else num_samples
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
@@ -68,14 +97,15 @@ def evaluate(
     result = score.evaluate(
         fitted.model,
         _scaled(task, fitted, tasks).to(device),
-        estimator=cast(Estimator, estimator),
+        estimator=cast(Estimator, estimator or "both"),
         num_samples=num_samples,
         generator=torch.Generator(device=device).manual_seed(seed),
         progress=True,
     )
     log_unit = math.log(fitted.scaling.y_unit)
-    records = [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
-    result = Evaluation.summarize(records)
+    result = Evaluation.summarize(
+        [replace(r, log_likelihood=r.log_likelihood - log_unit) for r in result.tasks]
+    )
     print(arguments.as_text(result.to_dict()) if as_json else render(result))
 
 
@@ -163,7 +193,7 @@ def render(result: Evaluation) -> str:
         f"estimator            {result.estimator}, {result.num_samples} samples a {per}",
         f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
     ]
-    return "\n".join([*lines, "", *aligned(rows)])
+    return "\n".join([*lines, "", *arguments.aligned(rows)])
 
 
 COLUMNS = {
@@ -197,11 +227,4 @@ def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
             ours = with_error(row["ours"], row["ours_ci95"], ".2f", width=5)
             numbers = (with_error(row.get(key), None, form) for key, form in COLUMNS.values())
             table.append((dataset, model, paper, ours, estimator, *numbers))
-    return "\n".join([*aligned(table, left=(0, 1, 4)), LEGEND])
-
-
-def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
-    """Rows as lines of columns; those in ``left`` are flush left, the others flush right."""
-    columns = enumerate(zip(*rows, strict=True))
-    forms = [f"{'<' if i in left else '>'}{max(map(len, column))}" for i, column in columns]
-    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
+    return "\n".join([*arguments.aligned(table, left=(0, 1, 4)), LEGEND])

@@ -63,6 +63,7 @@ danp train --model danp --dataset sawtooth --out runs/danp
 danp train --data records.csv --x time --y value --group station --out mine.safetensors
 danp evaluate danp-sawtooth --tasks sawtooth
 danp evaluate runs/danp/danp-gp.safetensors --tasks gp --num-samples 64 --json
+danp evaluate mine.safetensors --data later-records.csv
 danp benchmark danp-sawtooth --num-samples 1024 --compiled
 danp benchmark ceiling-gp --measure marginals --out runs/results
 danp table --json

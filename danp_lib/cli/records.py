@@ -1,4 +1,4 @@
-"""``danp train --data``: from a CSV file to a checkpoint, its card and its score."""
+"""Records of one's own: ``danp train --data``, and ``danp evaluate --data``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
-from danp_lib.cli.arguments import saying_warnings, start_run, with_error
+from danp_lib.cli.arguments import aligned, as_text, saying_warnings, start_run, with_error
 from danp_lib.fitting.fit import fit
 from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.records import RecordsWarning
+from danp_lib.fitting.scoring import score_records
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, page_head
 
@@ -26,12 +28,39 @@ def run_records(*, data: Path, out: Path, model: str, threads: int | None, **opt
         raise ValueError(f"levels is for a danp: a {model} has no levels.")
     path, folder = start_run(out, f"{model}-{data.stem}", threads)
     given = {name: value for name, value in options.items() if value is not None}
-    with saying_warnings(data, RecordsWarning):
+    with saying_warnings(RecordsWarning, where=data):
         fitted = fit(data, model=model, folder=folder, **given)
     fitted.save(path)
     table = render_scores(fitted.scores)
     write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
     print(table)
+
+
+def evaluate_records(
+    fitted: Fitted,
+    data: Path,
+    x: str | None,
+    y: str | None,
+    group: str | None,
+    *,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Print the score on further records beside that on those held out in training."""
+    with saying_warnings(RecordsWarning, where=data):
+        score = score_records(fitted, data, x=x, y=y, group=group, seed=seed)
+    held_out = fitted.scores[fitted.model.name]
+    if as_json:
+        print(as_text({"data": to_dict(score), "held_out": to_dict(held_out)}))
+        return
+    rows: list[tuple[str, ...]] = [
+        ("functions of", "number", "nats per target", "CRPS", "50 %", "90 %")
+    ]
+    for name, one in ((data.name, score), ("held out in training", held_out)):
+        likelihood = with_error(one.log_likelihood, one.log_likelihood_ci95, ".3f")
+        coverage = (f"{share:.0%}" for share in (one.coverage_50, one.coverage_90))
+        rows.append((name, str(one.num_functions), likelihood, f"{one.crps:.3g}", *coverage))
+    print("\n".join(aligned(rows, left=(0,))))
 
 
 def render_scores(scores: Mapping[str, HeldOutScore]) -> str:

@@ -82,80 +82,56 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
     ``NA``, ``NaN`` or ``null``. A cell that cannot be read is refused by the file and the line.
     """
     table = read_columns(path, (x, y))
-    values = read_numbers(table[y], missing=True)
     inputs, _ = read_inputs(table[x])
+    values = read_outputs(table[y])
     with naming(path):
         return from_arrays(inputs, values)
 
 
-def read_columns(
-    path: str | os.PathLike[str], columns: Sequence[str], *, optional: str | None = None
-) -> Any:
-    """The named columns of a CSV file with a header, and one if there, as a pandas DataFrame.
+def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = None) -> Any:
+    """The named columns of a CSV file or a pandas DataFrame, and one if there, as a DataFrame.
 
-    It holds text; its index holds the places of the rows, such as ``a.csv, line 3``.
+    Those of a file, which has a header, are text. The index holds the places of the rows, such as
+    ``a.csv, line 3`` or ``row 3``.
     """
-    pandas = import_pandas()
-    try:
-        # Spreadsheets put a byte order mark first.
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [cell.strip() for cell in next(reader, [])]
-            rows = {f"{path}, line {reader.line_num}": row for row in reader if row}
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.") from error
     if len(set(columns)) < len(columns):
         raise ValueError(f"columns must have different names, got {', '.join(columns)}.")
-    present = list(columns)
-    if optional in header and optional not in columns:
-        present.append(optional)
-    for column in present:
-        if header.count(column) != 1:
-            other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
-            hint = " Columns must be separated by commas." if other else ""
-            raise ValueError(
-                f"{path}, line 1: the header must name the column {column!r} once "
-                f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
-            )
-    for where, row in rows.items():
-        if len(row) != len(header):
-            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(row)}.")
-    table = pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object)
-    return table[present].apply(lambda cells: cells.str.strip())
+    if isinstance(data, (str, os.PathLike)):
+        return _read_file(data, columns, optional)
+    if not hasattr(data, "columns"):
+        found = type(data).__name__
+        raise ValueError(f"data must be a CSV file or a pandas DataFrame, got {found}.")
+    present = list(data.columns)
+    named = [*columns, *([optional] if optional in present and optional not in columns else [])]
+    for column in named:
+        if present.count(column) != 1:
+            raise ValueError(f"data must have the column {column!r} once, got {present}.")
+    return data[named].set_axis([f"row {place!r}" for place in data.index])
 
 
-def read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
-    """The numbers in a column of :func:`read_columns`; NaN where one may be missing and is."""
-    numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
-    absent = cells.str.lower().isin(["", "na", "nan", "null"] if missing else [])
-    fits = absent | (np.abs(numbers) <= torch.finfo(torch.float32).max)
-    rule = "be a finite number in float32 with a decimal point, as in 2.5"
-    refuse(cells, ~fits, f"{rule}, or missing ('', NA, NaN or null)" if missing else rule)
-    return numbers
-
-
-def read_inputs(cells: Any) -> tuple[NDArray[np.float64], bool]:
-    """The inputs in a column of :func:`read_columns`, and whether they, as the first, are dates."""
-    if cells[:1].str.fullmatch(_NUMBER).all():
-        return read_numbers(cells), False
-    # pandas takes words such as "today" too.
-    dated = cells.where(cells.str.match(r"\d{4}-"))
-    dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
-    refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
-    zoned = cells.str.contains(r"(?:[zZ]|[+-]\d{2}:?\d{2})$")
-    refuse(cells, zoned != zoned.iloc[:1].any(), "have a time zone in every line, or in none")
-    return _inputs(dates), True
-
-
-def inputs_of(column: Any, name: str) -> tuple[NDArray[np.float64], bool]:
-    """Inputs of a pandas Series without a gap, and whether they were dates, or text of them."""
-    for place in column.index[column.isna()]:
-        raise ValueError(f"the column {name!r} must have no gap, got one in the row {place!r}.")
+def read_inputs(column: Any) -> tuple[NDArray[np.float64], bool]:
+    """The inputs in one of :func:`read_columns`, and whether they were dates, or text of dates."""
+    refuse(column, column.isna(), "have no gap")
     if column.dtype.kind == "O" or str(column.dtype).startswith("str"):
-        text = column.astype(str).str.strip().rename(name)
-        text.index = [f"row {place!r}" for place in column.index]
-        return read_inputs(text)
+        return _read_text(column.astype(str).str.strip())
     return _inputs(column), column.dtype.kind == "M"
+
+
+def read_outputs(column: Any) -> NDArray[np.float64]:
+    """The outputs in one of :func:`read_columns`, NaN where one is missing."""
+    if column.dtype.kind not in "biufmM" and column.map(lambda cell: isinstance(cell, str)).all():
+        return _read_numbers(column, missing=True)
+    return outputs_of(column, f"the column {column.name!r}")
+
+
+def read_names(column: Any) -> Any:
+    """The functions' names in one of :func:`read_columns`, none of them empty."""
+    refuse(
+        column,
+        column.isna() | (column.astype(str).str.strip() == ""),
+        "name a function in every row",
+    )
+    return column
 
 
 def years_of(duration: str) -> float:
@@ -187,6 +163,57 @@ def import_pandas() -> Any:
             "pandas must be installed for files to be read: pip install 'danp_lib[tables]'."
         ) from error
     return pandas
+
+
+def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: str | None) -> Any:
+    pandas = import_pandas()
+    try:
+        # Spreadsheets put a byte order mark first.
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [cell.strip() for cell in next(reader, [])]
+            rows = {f"{path}, line {reader.line_num}": row for row in reader if row}
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.") from error
+    present = list(columns)
+    if optional in header and optional not in columns:
+        present.append(optional)
+    for column in present:
+        if header.count(column) != 1:
+            other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
+            hint = " Columns must be separated by commas." if other else ""
+            raise ValueError(
+                f"{path}, line 1: the header must name the column {column!r} once "
+                f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
+            )
+    for where, row in rows.items():
+        if len(row) != len(header):
+            raise ValueError(f"{where}: {len(header)} values must stand here, got {len(row)}.")
+    table = pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object)
+    return table[present].apply(lambda cells: cells.str.strip())
+
+
+def _read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
+    """Numbers in text; NaN where one may be missing and is."""
+    numbers = cells.where(cells.str.fullmatch(_NUMBER).astype(bool)).to_numpy(dtype=np.float64)
+    absent = cells.str.lower().isin(["", "na", "nan", "null"] if missing else [])
+    fits = absent | (np.abs(numbers) <= torch.finfo(torch.float32).max)
+    rule = "be a finite number in float32 with a decimal point, as in 2.5"
+    refuse(cells, ~fits, f"{rule}, or missing ('', NA, NaN or null)" if missing else rule)
+    return numbers
+
+
+def _read_text(cells: Any) -> tuple[NDArray[np.float64], bool]:
+    """Inputs in text, and whether they, as the first, are dates."""
+    if cells[:1].str.fullmatch(_NUMBER).all():
+        return _read_numbers(cells), False
+    # pandas takes words such as "today" too.
+    dated = cells.where(cells.str.match(r"\d{4}-"))
+    dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
+    refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
+    zoned = cells.str.contains(r"(?:[zZ]|[+-]\d{2}:?\d{2})$")
+    refuse(cells, zoned != zoned.iloc[:1].any(), "have a time zone in every line, or in none")
+    return _inputs(dates), True
 
 
 def _inputs(x: ArrayLike) -> NDArray[np.float64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,15 +18,13 @@ from danp_lib._files import naming
 from danp_lib._random import spawn
 from danp_lib.data.noising import Beta, NoiseSchedule
 from danp_lib.data.observations import Observations
-from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
-from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting import records
-from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
+from danp_lib.fitting.fitted import Fitted, Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
-from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, Predictive
+from danp_lib.fitting.scoring import Predict, predict_as_used, score_models, usable
+from danp_lib.models.contexts import TrainingContexts
+from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.origin import versions
 from danp_lib.training.config import TrainingConfig
@@ -35,13 +32,8 @@ from danp_lib.training.loop import train
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 
-Predict = Callable[[Task], Predictive]
-
 DEFENSIVE_WEIGHT = 0.05
-MOST_SCORED = 300
 FEW_FUNCTIONS = 50
-TASKS_PER_FUNCTION = 2
-SCORING_SAMPLES = 128
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _FINEST = 64  # grid points per unit, as in the paper
 _FEWEST_CELLS = 8  # of the grid, that a function should span
@@ -117,10 +109,10 @@ def fit(
     built.training_contexts = TrainingContexts.measure(
         built, data.seen, (0, data.max_context), num_targets=data.num_targets
     )
-    predictors: dict[str, Predict] = {config.model: partial(_predict, built)}
+    predictors: dict[str, Predict] = {config.model: partial(predict_as_used, built)}
     if "convgnp" in config.compare and config.model != "convgnp":
         rival = _trained("convgnp", data, place and place / "convgnp", progress)
-        predictors["convgnp"] = partial(_predict, rival)
+        predictors["convgnp"] = partial(predict_as_used, rival)
     if "gp" in config.compare:
         process = FittedGaussianProcess.fit(
             data.seen.functions, own_mean=config.width is None, generator=for_process
@@ -136,7 +128,14 @@ def fit(
         },
         **versions(),
     }
-    scores = _scores(predictors, data, for_scores)
+    scores = score_models(
+        predictors,
+        data.unseen,
+        max_context=data.max_context,
+        num_targets=data.num_targets,
+        y_unit=data.scaling.y_unit,
+        generator=for_scores,
+    )
     return Fitted(built, data.scaling, data.layout, data.season, scores, provenance)
 
 
@@ -223,7 +222,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x, y = seen.absolute_inputs[real].flatten(), seen.functions.y[real].flatten()
         season = Season.fit(x, y, period)
     context, targets = _sizes(apart.sizes, config.max_context, config.num_targets)
-    tables = [_usable(seen, season, context + targets)]
+    tables = [usable(seen, season, context + targets)]
     if (count := int((apart.sizes >= context + targets).sum())) < FEW_FUNCTIONS:
         warnings.warn(
             f"only {count} functions to train on"
@@ -233,7 +232,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             stacklevel=3,
         )
     with naming(f"in what is held out, a fraction {config.held_out}"):
-        tables.append(_usable(unseen, season, context + targets))
+        tables.append(usable(unseen, season, context + targets))
     rest, later = (table.y[table.mask] for table in tables)
     if config.division != "group" and abs(later.mean() - rest.mean()) > _DRIFT * rest.std():
         warnings.warn(
@@ -294,59 +293,3 @@ def _sizes(sizes: Tensor, context: int | None, targets: int | None) -> tuple[int
             f"{max(targets, 1)}, but most hold {points}; give fewer, or a larger width."
         )
     return context, targets
-
-
-def _usable(part: records.Records, season: Season | None, needed: int) -> PointSet:
-    """The functions with enough points, without the season."""
-    enough = part.functions.sizes >= needed
-    if not enough.any():
-        raise ValueError(
-            f"no function has the {needed} points of a context and its targets; give a smaller "
-            "max_context or num_targets, or a larger width."
-        )
-    if short := int((~enough).sum()):
-        message = (
-            f"functions with fewer than {needed} points were left out: {short} of {len(enough)}."
-        )
-        if 4 * short > len(enough):
-            message += " A smaller max_context or num_targets keeps more of them."
-        warnings.warn(message, records.RecordsWarning, stacklevel=4)
-    kept = part[enough]
-    return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
-
-
-@unchecked_contexts()
-def _predict(model: NeuralProcess, task: Task) -> Predictive:
-    """A model's prediction as a user gets it, of reproducible randomness."""
-    generator = torch.Generator().manual_seed(0)
-    return model.predict(task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator)
-
-
-def _scores(
-    predictors: dict[str, Predict], data: _Data, generator: torch.Generator
-) -> dict[str, HeldOutScore]:
-    """Scores of all on the same tasks, several of every function held out."""
-    found: dict[str, list[Tensor]] = {name: [] for name in predictors}
-    unit, count = data.scaling.y_unit, data.num_targets
-    functions = data.unseen.functions
-    for row in torch.randperm(functions.batch_size, generator=generator)[:MOST_SCORED].tolist():
-        task = Observations(table=functions[row], order=data.unseen.order).sample_task(
-            TASKS_PER_FUNCTION,
-            context_size=(0, data.max_context),
-            num_targets=count,
-            generator=generator,
-        )
-        for name, predict in predictors.items():
-            predictive, y = predict(task), task.yt.double()
-            density = predictive.log_prob(y) / count - math.log(unit)
-            inside = [in_central_interval(predictive, y, level) for level in (0.5, 0.9)]
-            values = [density, unit * crps(predictive, y), *inside]
-            found[name].append(torch.stack([value.double().mean() for value in values]))
-    table = {name: torch.stack(each) for name, each in found.items()}
-    first = next(iter(table.values()))[:, 0]
-    scores = {}
-    for name, rows in table.items():
-        likelihood, behind = mean_and_ci95(rows[:, 0]), mean_and_ci95(first - rows[:, 0])
-        mean_crps, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
-        scores[name] = HeldOutScore(len(rows), *likelihood, mean_crps, in_50, in_90, *behind)
-    return scores

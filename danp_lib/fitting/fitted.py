@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from danp_lib._files import naming
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
+from danp_lib.models.contexts import ContextWarning
 from danp_lib.models.convnp import NeuralProcess, Predictive
 from danp_lib.storage import checkpoint
 
@@ -140,6 +142,7 @@ class Fitted:
         for name, places, real in (("context.x", context.x, context.mask), ("x", x, True)):
             if len(off := places[~self.takes(places, origin) & real]):
                 raise ValueError(f"{name} must {self.rule}, got {off[0].tolist()}.")
+        self.warn_of_order(context, x)
         scaled, xt = self.to_model(context, origin), self.scaling.inputs(x - origin)
         generator = torch.Generator(x.device).manual_seed(0) if generator is None else generator
         predictive = self.model.predict(scaled, xt, num_samples=num_samples, generator=generator)
@@ -183,7 +186,22 @@ class Fitted:
     def rule(self) -> str:
         """What inputs must do, in words and in the units of the data."""
         since = " from the start of their function on" if self.layout.relative else ""
-        return f"lie in the model's domain {self.scaling.data_domain(self.model.domain)}{since}"
+        domain = self.scaling.data_domain(self.model.domain)
+        shown = self.layout.in_words(domain.ends[0]) if self.layout.dates else str(domain)
+        return f"lie in the model's domain {shown}{since}"
+
+    def warn_of_order(self, context: PointSet, x: Tensor) -> None:
+        """Warn where a model that was trained to forecast is asked for what lies before."""
+        if self.provenance.get("fit", {}).get("tasks") != "forecast" or not context.mask.any():
+            return
+        latest = context.x.masked_fill(~context.mask.unsqueeze(-1), -float("inf")).amax(dim=1)
+        if count := int((x < latest.unsqueeze(1)).sum()):
+            warnings.warn(
+                f"the model was trained to predict what follows the context, but {count} of the "
+                "inputs asked for lie before its last point.",
+                ContextWarning,
+                stacklevel=3,
+            )
 
     def to_model(self, points: PointSet, start: Tensor | float = 0.0) -> PointSet:
         """Points in the model's units, without their season."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,11 @@ from danp_lib._config import Configuration, Limit, PositiveFloat
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
 from danp_lib.data.tables import (
-    inputs_of,
-    outputs_of,
+    DAYS_A_YEAR,
     read_columns,
     read_inputs,
-    read_numbers,
+    read_names,
+    read_outputs,
     years_of,
 )
 
@@ -71,6 +70,15 @@ class Layout(Columns):
                 f"{length!r}."
             )
         return years_of(length) if isinstance(length, str) else length
+
+    def in_words(self, interval: tuple[float, float]) -> str:
+        """An interval of years as dates, or where inputs count from a start, in days."""
+        if self.relative:
+            low, high = (f"{years * DAYS_A_YEAR:.6g}" for years in interval)
+            return f"[{low}, {high}] days"
+        seconds = (round((years - 1970.0) * DAYS_A_YEAR * 86_400) for years in interval)
+        dates = (str(np.datetime64(second, "s")).removesuffix("T00:00:00") for second in seconds)
+        return f"[{', '.join(dates)}]"
 
 
 @dataclass(frozen=True)
@@ -143,28 +151,10 @@ def _columns(
     wanted = [column for column in (x, y, group) if column is not None]
     if len(set(wanted)) < len(wanted):
         raise ValueError(f"x, y and group must name different columns, got {', '.join(wanted)}.")
-    if isinstance(data, (str, os.PathLike)):
-        data = read_columns(data, wanted)
-        inputs, dates = read_inputs(data[x])
-        outputs = read_numbers(data[y], missing=True)
-    elif hasattr(data, "columns"):
-        present = list(data.columns)
-        for column in wanted:
-            if present.count(column) != 1:
-                raise ValueError(f"data must have the column {column!r} once, got {present}.")
-        inputs, dates = inputs_of(data[x], x)
-        outputs = outputs_of(data[y], f"the column {y!r}")
-    else:
-        found = type(data).__name__
-        raise ValueError(f"data must be a CSV file or a pandas DataFrame, got {found}.")
-    if group is None:
-        return inputs, outputs, np.zeros(len(inputs), dtype=int), dates
-    names = data[group]
-    for place in names.index[names.isna() | (names.astype(str).str.strip() == "")]:
-        raise ValueError(
-            f"the column {group!r} must name a function in every row, got nothing at {place}."
-        )
-    return inputs, outputs, names.to_numpy(), dates
+    table = read_columns(data, wanted)
+    inputs, dates = read_inputs(table[x])
+    names = np.zeros(len(inputs), dtype=int) if group is None else read_names(table[group])
+    return inputs, read_outputs(table[y]), np.asarray(names), dates
 
 
 def _warn_of_codes(

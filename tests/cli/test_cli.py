@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 
 from danp_lib._config import to_dict
 from danp_lib._files import DATA_VARIABLE, check_writable
-from danp_lib.cli import predict as cli_predict
 from danp_lib.cli.evaluate import render, render_table
 from danp_lib.cli.main import app
 from danp_lib.data.generators import Sawtooth
@@ -39,6 +38,7 @@ from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate
+from danp_lib.fitting import prediction
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import SizeRange, TrainingContexts
@@ -622,7 +622,7 @@ def test_many_inputs_are_predicted_in_parts_that_agree(
     monkeypatch.setattr(ConvNPCore, "features", counted)
     for out, at_once in (("whole.csv", 4), ("parts.csv", 3)):
         passes.clear()
-        monkeypatch.setattr(cli_predict, "AT_ONCE", at_once)
+        monkeypatch.setattr(prediction, "AT_ONCE", at_once)
         files = ["--context", "a.csv", "--at", "b.csv", "--out", out]
         good("predict", checkpoints[name], *files, "--num-samples", 6)
         if name == "danp":

@@ -20,7 +20,7 @@ from danp_lib.data.tables import (
     from_csv,
     from_labelled,
     read_columns,
-    read_numbers,
+    read_outputs,
 )
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
@@ -235,7 +235,7 @@ class TestCsv:
     @property_test
     def test_numbers_are_read_to_the_bit(self, values: list[float]) -> None:
         cells = pd.Series([repr(value) for value in values], dtype=object, name="y")
-        assert read_numbers(cells).tolist() == values
+        assert read_outputs(cells).tolist() == values
 
     def test_pandas_is_needed_for_files_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from danp_lib.fitting.fit import Interrupted
 from danp_lib.fitting.fitted import Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import RecordsWarning
+from danp_lib.fitting.scoring import predict_as_used
 from danp_lib.storage.checkpoint import CheckpointError
 
 COLUMNS: dict[str, Any] = {"x": "hour", "y": "demand", "group": "day"}
@@ -334,13 +335,13 @@ def test_functions_that_are_short_beside_the_range_of_all_are_said_to_be(
 
 def test_forecasts_have_their_targets_after_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt = []
-    original = fitting._predict
+    original = predict_as_used
 
     def spy(model: Any, task: Any) -> Any:
         dealt.append(task)
         return original(model, task)
 
-    monkeypatch.setattr(fitting, "_predict", spy)
+    monkeypatch.setattr(fitting, "predict_as_used", spy)
     fit(days(), **COLUMNS, tasks="forecast", compare=(), **SHORTER)
     assert len(dealt) == 14
     for task in dealt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from danp_lib import LowRankNormal, Mixture, PointSet
 from danp_lib.data.scaling import Scaling, affine
 from danp_lib.fitting.fitted import Fitted, Season
 from danp_lib.fitting.records import Layout
+from danp_lib.models.contexts import ContextWarning
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
 
@@ -102,3 +104,30 @@ def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     )
     with pytest.raises(ValueError, match=r"x must have shape \(points,\).*with 3 contexts"):
         fitted.predict(PointSet.empty(3, dtype=torch.float64), torch.zeros(shape))
+
+
+def test_the_domain_of_dates_is_told_in_dates_or_days() -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2)
+    model = seeded(ConvGNP, small, dtype=torch.float32)
+    year = 1970.0 + 18_262.0 / 365.2425  # 2020-01-01
+    fixed = Scaling(x_offset=year, x_unit=1 / 365.2425, y_offset=0.0, y_unit=1.0)
+    rule = Fitted(model, fixed, Layout(dates=True)).rule
+    assert rule == "lie in the model's domain [2019-12-30, 2020-01-03]"
+    since = Scaling(x_offset=1 / 365.2425, x_unit=0.5 / 365.2425, y_offset=0.0, y_unit=1.0)
+    rule = Fitted(model, since, Layout(dates=True, own_start=True)).rule
+    assert rule == "lie in the model's domain [0, 2] days from the start of their function on"
+    assert Fitted(model, since).rule.startswith("lie in the model's domain [0.0, 0.005475")
+
+
+def test_a_forecast_of_what_lies_before_the_context_is_warned_of() -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2)
+    model = seeded(ConvGNP, small, dtype=torch.float32)
+    fitted = Fitted(model, provenance={"fit": {"tasks": "forecast"}})
+    context = PointSet(torch.tensor([[[-1.0], [0.5]]]).double(), torch.zeros(1, 2, 1).double())
+    with pytest.warns(ContextWarning, match=r"follows the context, but 2 of the inputs .* before"):
+        fitted.predict(context, torch.tensor([0.0, 0.4, 0.6]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.predict(context, torch.tensor([0.5, 0.6]))
+        fitted.predict(PointSet.empty(dtype=torch.float64), torch.tensor([-2.0]))
+        Fitted(model).predict(context, torch.tensor([0.0]))

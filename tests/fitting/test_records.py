@@ -99,12 +99,12 @@ def test_dates_become_years_and_may_count_from_their_start(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.assign(value="high"), "'value' must hold numbers"),
+        (lambda f: f.assign(value="high"), "row 0: value must be a finite number .* got 'high'"),
         (lambda f: f.assign(value=pd.to_datetime("2020-01-01")), "dates and durations are no"),
         (lambda f: f.assign(value=pd.Timedelta("1h")), "dates and durations are no outputs"),
         (lambda f: f.assign(value=np.inf), "'value' must be finite"),
         (lambda f: f.assign(time="noon"), "must be a number in every line, or a date"),
-        (lambda f: f.assign(time=np.nan), "'time' must have no gap"),
+        (lambda f: f.assign(time=np.nan), "row 0: time must have no gap"),
         (lambda f: f.assign(value=np.nan), "'value' must hold a number"),
         (lambda f: f.drop(columns="station"), "must have the column 'station' once"),
         (lambda f: f.to_numpy(), "must be a CSV file or a pandas DataFrame, got ndarray"),

@@ -1,0 +1,250 @@
+"""Predictions for points in CSV files or DataFrames, as a DataFrame in the units of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danp_lib._config import Seed, check_at_least, checked
+from danp_lib.data import tables
+from danp_lib.data.points import PointSet
+from danp_lib.fitting.fitted import Fitted
+from danp_lib.fitting.records import RecordsWarning
+from danp_lib.inference.autoregressive import ar_sample
+from danp_lib.models.contexts import ContextWarning
+
+AT_ONCE = 1000
+"""Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
+
+
+def predict_table(
+    fitted: Fitted,
+    context: Any,
+    at: Any,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    group: str | None = None,
+    start: Any = None,
+    num_samples: int = 256,
+    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    samples: int = 0,
+    seed: int = 0,
+) -> Any:
+    """Predict at the inputs of one table from the points of another.
+
+    Both are CSV files with a header or pandas DataFrames, in the units of the data. Where the
+    context has a column of groups, each is predicted by itself, and ``at`` may have it too. A
+    :class:`~danp_lib.fitting.records.RecordsWarning` says what was left out or may be a mistake, a
+    :class:`~danp_lib.models.contexts.ContextWarning` that a context is unlike those of training.
+
+    Args:
+        fitted: The model, in the units of its data.
+        context: What is known; it may have no rows.
+        at: Where to predict.
+        x: The column of inputs; here and below, that of the training if left out.
+        y: The column of outputs.
+        group: The column that tells functions apart.
+        start: Where every function starts, a number or a date, for a model that counts from there;
+            if left out, the earliest input given or asked for.
+        num_samples: Samples of the auxiliary data that a DANP averages over.
+        quantiles: Their levels, in (0, 1).
+        samples: Number of joint samples.
+        seed: Seed of all randomness; a group's numbers depend on its name, and on no other group.
+
+    Returns:
+        A DataFrame with the columns of groups, if any, and of inputs, then ``mean``, ``sd``
+        (standard deviation), ``q0.05`` and so on, ``sample_1`` and so on. Its rows are in the order
+        of ``at``, or where that names no group, of one group after the other.
+
+    Raises:
+        ValueError: If a table lacks a column, a cell cannot be read, or an input is off the model's
+            domain; the message names the line.
+    """
+    pandas, layout = tables.import_pandas(), fitted.layout
+    needed = [] if group is None else [group]
+    x, y, group = x or layout.x, y or layout.y, group or layout.group
+    options: Any = {"num_samples": num_samples, "quantiles": quantiles, "samples": samples}
+    checked(Seed, seed, "seed")
+    _check_options(**options)
+    made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
+    _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
+    given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
+    asked = _read_rows(at, [x], group, dates=layout.dates)
+    source, *_ = places = [
+        data if isinstance(data, (str, os.PathLike)) else name
+        for name, data in (("context", context), ("at", at))
+    ]
+    names = _names_of_functions(given, asked, group, places)
+    given = given.dropna(subset="y")
+    starts_at = None if start is None else _read_start(start, dates=layout.dates)
+    parts = []
+    for name in names:
+        known, wanted = (
+            rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
+        )
+        where = f"{source}" if name is None else f"{source}, {group} {name}"
+        known = _without_repeats(known, where, averaged=bool(fitted.scores))
+        random = _stream(seed, name)
+        with _naming_warnings(where):
+            columns = _predict(fitted, known, wanted, x, starts_at, generator=random, **options)
+        labels: dict[Any, Any] = {} if name is None else {group: name}
+        labels[x] = wanted["label"]
+        parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
+    result = pandas.concat(parts)
+    return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RecordsWarning, stacklevel=4)
+
+
+@contextmanager
+def _naming_warnings(where: str) -> Iterator[None]:
+    """Warnings of a prediction with the function that it is of."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", ContextWarning)
+        yield
+    for one in said:
+        warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
+
+
+def _stream(seed: int, name: Any) -> torch.Generator:
+    """A group's own random numbers, whatever other groups there are."""
+    if name is not None:
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        seed = int.from_bytes(digest[:8], "big") >> 1
+    return torch.Generator().manual_seed(seed)
+
+
+def _check_options(*, num_samples: int, quantiles: Sequence[float], samples: int) -> None:
+    check_at_least(0, samples=samples)
+    check_at_least(1, num_samples=num_samples)
+    if not all(0.0 < q < 1.0 for q in quantiles) or len(set(quantiles)) < len(quantiles):
+        raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(quantiles)}.")
+
+
+def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
+    """Refuse names of columns that would meet, also with those made for the result."""
+    if y in (x, group) or x == group or {x, group} & made:
+        raise ValueError(
+            "x, y and group must name different columns, and x and group none that the result "
+            f"makes, such as mean, got {x!r}, {y!r} and {group!r}."
+        )
+
+
+def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool) -> Any:
+    """The rows of a table: their place, label and x, and y and group if there.
+
+    The columns are that of x and perhaps that of y. Inputs must be dates if the model's were.
+    """
+    table = tables.read_columns(data, columns, optional=group)
+    cells = table[columns[0]]
+    inputs, dated = tables.read_inputs(cells)
+    if len(cells) and dated != dates:
+        rule = "be a date such as 1958-03-29" if dates else "be a number"
+        tables.refuse(cells, slice(None), f"{rule}, as the model's inputs are")
+    text = dates or not isinstance(data, (str, os.PathLike))
+    rows = tables.import_pandas().DataFrame({"place": table.index, "x": inputs})
+    rows["label"] = cells.to_numpy() if text else inputs
+    if len(columns) > 1:
+        rows["y"] = tables.read_outputs(table[columns[1]])
+    if group in table:
+        rows["group"] = tables.read_names(table[group]).to_numpy()
+    return rows
+
+
+def _read_start(start: Any, *, dates: bool) -> float:
+    """An input, which must be a date where the model's were."""
+    cell = tables.import_pandas().Series([start], index=["--start"], name="start")
+    inputs, dated = tables.read_inputs(cell)
+    if dated != dates:
+        tables.refuse(
+            cell, slice(None), "be a date, as the model's inputs are" if dates else "be a number"
+        )
+    return float(inputs[0])
+
+
+def _names_of_functions(given: Any, asked: Any, group: str | None, places: Sequence[Any]) -> Any:
+    """The functions to predict, ``[None]`` for one without a name; says what may be a mistake."""
+    context, at = places
+    if asked.empty:
+        raise ValueError(f"{at} must hold at least one input, got none.")
+    if "group" not in given and not given.empty:
+        if "group" in asked:
+            raise ValueError(f"{context} must have the column {group!r}, as {at} does.")
+        if group is not None:
+            none = f"all rows are taken for one function, since no column is {group!r}"
+            _warn(f"{context}: {none}.")
+    if missing := int(given["y"].isna().sum()):
+        _warn(f"{context}: rows without an output are left out: {missing}.")
+    # Inputs that name no function are asked of every one.
+    named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
+    names = [None] if named is None or named.empty else list(named.unique())
+    known = given.dropna(subset="y")
+    if "group" in given and (new := set(names) - set(known["group"])):
+        none = f"since {context} has none of this {group}"
+        which = "" if new == {None} else f", {none}: {', '.join(sorted(map(str, new)))}"
+        _warn(f"{at}: predicted from no point{which}.")
+    return names
+
+
+def _without_repeats(known: Any, where: str, *, averaged: bool) -> Any:
+    """Rows as a model of one's own records knows them: one for each input."""
+    if not (repeated := known["x"].duplicated().sum()):
+        return known
+    done = "averaged, as in training" if averaged else "kept"
+    _warn(f"{where}: points at the input of another were {done}: {repeated}.")
+    if not averaged:
+        return known
+    return known.assign(y=known.groupby("x")["y"].transform("mean")).drop_duplicates("x")
+
+
+def _predict(
+    fitted: Fitted,
+    given: Any,
+    asked: Any,
+    x: str,
+    start: float | None,
+    *,
+    num_samples: int,
+    quantiles: Sequence[float],
+    samples: int,
+    generator: torch.Generator,
+) -> dict[str, list[float]]:
+    """The columns of the result for one function; ``x`` is the name of its inputs."""
+    known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
+    origin = fitted.start(known, inputs, start)
+    for rows, points in ((given, known.x), (asked, inputs)):
+        cells = rows["label"].set_axis(rows["place"]).rename(x)
+        tables.refuse(cells, ~fitted.takes(points, origin)[0].numpy(), fitted.rule)
+    fitted.warn_of_order(known, inputs)
+    scaled, xt = fitted.to_model(known, origin), fitted.scaling.inputs(inputs - origin)
+    predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)
+    # Joint samples need all inputs together; marginals do not.
+    size = xt.shape[1] if samples else AT_ONCE
+    table: dict[str, list[float]] = {}
+    for part, place in zip(xt.split(size, dim=1), inputs.split(size, dim=1), strict=True):
+        there = fitted.to_data(predictive(part), place)
+        columns = {"mean": there.mean, "sd": there.stddev}
+        columns |= {f"q{level!r}": there.quantile(level) for level in quantiles}
+        if samples and fitted.model.autoregressive:
+            own = ar_sample(fitted.model, scaled, part, num_samples=samples, generator=generator)
+            drawn = fitted.outputs(own.values, place)
+        else:
+            drawn = there.sample((samples,), generator=generator)
+        columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
+        for key, values in columns.items():
+            table.setdefault(key, []).extend(values.flatten().tolist())
+    return table
+
+
+def _points(column: Any) -> Tensor:
+    return torch.tensor(column.to_numpy()).reshape(1, -1, 1)

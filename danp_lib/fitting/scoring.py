@@ -1,0 +1,135 @@
+"""Scores on functions that a model has not seen, in the units of the data."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from danp_lib.data.observations import Observations
+from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.evaluation.score import mean_and_ci95
+from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
+from danp_lib.fitting.records import Records, RecordsWarning, read_records, windows_of
+from danp_lib.models.contexts import unchecked_contexts
+from danp_lib.models.convnp import NeuralProcess, Predictive
+
+Predict = Callable[[Task], Predictive]
+
+MOST_SCORED = 300
+TASKS_PER_FUNCTION = 2
+SCORING_SAMPLES = 128
+
+
+def score_records(
+    fitted: Fitted,
+    data: Any,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    group: str | None = None,
+    seed: int = 0,
+) -> HeldOutScore:
+    """Score a fitted model on further records, by tasks such as it was trained on.
+
+    The table is one that :func:`~danp_lib.fitting.fit.fit` takes, of functions that were not in the
+    training; columns that are not named are those of the training. Series are cut into windows that
+    do not overlap. Raises a ``ValueError`` if the model is not of records, a cell cannot be read,
+    or an input is off the model's domain.
+    """
+    said, layout = fitted.provenance, fitted.layout
+    if "fit" not in said:
+        raise ValueError(
+            f"the model must have been trained on records, got a {fitted.model.name} that was not."
+        )
+    columns: Any = {"x": x or layout.x, "y": y or layout.y, "group": group or layout.group}
+    table = read_records(data, **columns, own_start=layout.own_start)
+    if table.layout.dates != layout.dates:
+        kind = "dates" if layout.dates else "numbers"
+        raise ValueError(f"the column {columns['x']!r} must hold {kind}, as in training.")
+    if layout.width is not None:
+        table = windows_of(table, layout.width, stride=layout.width)
+    batch = said["training"]["batch"]
+    sizes = {"max_context": batch["context_size"][1], "num_targets": batch["num_targets"]}
+    places = table.functions.x[table.functions.mask & ~fitted.takes(table.functions.x, 0.0)]
+    if len(places):
+        raise ValueError(f"{columns['x']} must {fitted.rule}, got {float(places[0])}.")
+    functions = fitted.scaling.apply(usable(table, fitted.season, sum(sizes.values()))).blanked()
+    scores = score_models(
+        {"own": partial(predict_as_used, fitted.model)},
+        Observations(table=functions, order=said["fit"]["tasks"]),
+        **sizes,
+        y_unit=fitted.scaling.y_unit,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return scores["own"]
+
+
+def usable(part: Records, season: Season | None, needed: int) -> PointSet:
+    """The functions with enough points, without the season; a ``ValueError`` if there is none."""
+    enough = part.functions.sizes >= needed
+    if not enough.any():
+        raise ValueError(
+            f"no function has the {needed} points of a context and its targets; give a smaller "
+            "max_context or num_targets, or a larger width."
+        )
+    if short := int((~enough).sum()):
+        message = (
+            f"functions with fewer than {needed} points were left out: {short} of {len(enough)}."
+        )
+        if 4 * short > len(enough):
+            message += " A smaller max_context or num_targets keeps more of them."
+        warnings.warn(message, RecordsWarning, stacklevel=4)
+    kept = part[enough]
+    return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
+
+
+@unchecked_contexts()
+def predict_as_used(model: NeuralProcess, task: Task) -> Predictive:
+    """A model's prediction as a user gets it; the same one every time."""
+    generator = torch.Generator().manual_seed(0)
+    return model.predict(task.context, task.xt, num_samples=SCORING_SAMPLES, generator=generator)
+
+
+def score_models(
+    predictors: Mapping[str, Predict],
+    functions: Observations,
+    *,
+    max_context: int,
+    num_targets: int,
+    y_unit: float,
+    generator: torch.Generator,
+) -> dict[str, HeldOutScore]:
+    """Scores of all on the same tasks: some of every function, or of :data:`MOST_SCORED` of them.
+
+    The functions are in the models' units, and ``y_unit`` is the data's length of such a unit.
+    """
+    found: dict[str, list[Tensor]] = {name: [] for name in predictors}
+    table = functions.functions
+    for row in torch.randperm(table.batch_size, generator=generator)[:MOST_SCORED].tolist():
+        task = Observations(table=table[row], order=functions.order).sample_task(
+            TASKS_PER_FUNCTION,
+            context_size=(0, max_context),
+            num_targets=num_targets,
+            generator=generator,
+        )
+        for name, predict in predictors.items():
+            predictive, y = predict(task), task.yt.double()
+            density = predictive.log_prob(y) / num_targets - math.log(y_unit)
+            inside = [in_central_interval(predictive, y, level) for level in (0.5, 0.9)]
+            values = [density, y_unit * crps(predictive, y), *inside]
+            found[name].append(torch.stack([value.double().mean() for value in values]))
+    stacked = {name: torch.stack(each) for name, each in found.items()}
+    first = next(iter(stacked.values()))[:, 0]
+    scores = {}
+    for name, rows in stacked.items():
+        likelihood, behind = mean_and_ci95(rows[:, 0]), mean_and_ci95(first - rows[:, 0])
+        mean_crps, in_50, in_90 = rows[:, 1:].mean(dim=0).tolist()
+        scores[name] = HeldOutScore(len(rows), *likelihood, mean_crps, in_50, in_90, *behind)
+    return scores

@@ -1,0 +1,159 @@
+"""Predictions in a table: what they agree with, depend on, and say."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from contracts import seeded
+
+from danp_lib import DANP, ConvNPConfig, DANPConfig, PointSet
+from danp_lib.data.scaling import Scaling
+from danp_lib.fitting.fitted import Fitted
+from danp_lib.fitting.prediction import predict_table
+from danp_lib.fitting.records import Layout, RecordsWarning
+
+SMALL = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2, head_layers=0)
+COLUMNS: dict[str, Any] = {"x": "hour", "y": "level", "group": "station"}
+FEW: dict[str, Any] = {"num_samples": 4, "samples": 2}
+
+
+def days(*names: str) -> pd.DataFrame:
+    """Three points of each station."""
+    hours = [3.0, 6.5, 20.0]
+    parts = [
+        {"station": name, "hour": x, "level": 5.0 + x / 10 + len(name)}
+        for name in names
+        for x in hours
+    ]
+    return pd.DataFrame(parts)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    """An untrained DANP of hours of a day."""
+    model = seeded(DANP, DANPConfig(base=SMALL, num_auxiliary=6), dtype=torch.float32)
+    scaling = Scaling(x_offset=12.0, x_unit=6.0, y_offset=5.0, y_unit=2.0)
+    return Fitted(model, scaling, Layout(**COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def dated(fitted: Fitted) -> Fitted:
+    """The same model, of dates that count from a start."""
+    scaling = Scaling(x_offset=0.5, x_unit=0.25, y_offset=5.0, y_unit=2.0)
+    return Fitted(fitted.model, scaling, Layout(x="day", y="level", own_start=True, dates=True))
+
+
+def test_a_table_holds_the_models_prediction(fitted: Fitted) -> None:
+    known, at = days("a"), pd.DataFrame({"hour": [1.0, 23.5, 12.25]})
+    with pytest.warns(RecordsWarning, match="^context: all rows are taken for one function"):
+        table = predict_table(fitted, known.drop(columns="station"), at, seed=7)
+    x, y = (torch.tensor(known[name].to_numpy()).reshape(1, -1, 1) for name in ("hour", "level"))
+    generator = torch.Generator().manual_seed(7)
+    expected = fitted.predict(
+        PointSet(x, y), torch.tensor(at["hour"].to_numpy()), generator=generator
+    )
+    assert list(table) == ["hour", "mean", "sd", "q0.05", "q0.5", "q0.95"]
+    np.testing.assert_array_equal(table["hour"], at["hour"])
+    np.testing.assert_allclose(table["mean"], expected.mean.flatten(), rtol=1e-5)
+    np.testing.assert_allclose(table["sd"], expected.stddev.flatten(), rtol=1e-5)
+    np.testing.assert_allclose(table["q0.95"], expected.quantile(0.95).flatten(), rtol=1e-5)
+
+
+def test_a_frame_and_its_file_give_the_same_table(fitted: Fitted, tmp_path: Path) -> None:
+    known, at = days("a", "bb"), pd.DataFrame({"hour": [1.0, 12.25], "station": ["bb", "a"]})
+    known.to_csv(tmp_path / "known.csv", index=False)
+    at.to_csv(tmp_path / "at.csv", index=False)
+    own = predict_table(fitted, known, at, **FEW)
+    pd.testing.assert_frame_equal(
+        own, predict_table(fitted, tmp_path / "known.csv", tmp_path / "at.csv", **FEW)
+    )
+    assert own["station"].tolist() == ["bb", "a"]
+
+
+def test_a_groups_numbers_depend_on_no_other_group(fitted: Fitted) -> None:
+    at = pd.DataFrame({"hour": [1.0, 12.25]})
+    together = predict_table(fitted, days("a", "bb", "ccc"), at, **FEW)
+    alone = predict_table(fitted, days("bb"), at, **FEW)
+    own = together[together["station"] == "bb"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(own, alone)
+    # Functions that differ in their names alone have samples of their own.
+    twins = days("aa", "bb")
+    samples = predict_table(fitted, twins, at, **FEW).pivot(index="hour", columns="station")
+    assert (samples["sample_1"]["aa"] - samples["sample_1"]["bb"]).abs().min() > 1e-3
+    other = predict_table(fitted, days("bb"), at, **FEW, seed=1)
+    assert (other["sample_1"] - alone["sample_1"]).abs().min() > 1e-3
+
+
+def test_rows_stay_in_order_whatever_their_labels(fitted: Fitted) -> None:
+    known = days("a", "bb").set_axis([5] * 6)
+    asked = [("bb", 1.0), ("a", 2.0), ("bb", 1.0), ("a", 4.0)]
+    at = pd.DataFrame(asked, columns=["station", "hour"]).set_axis(["p", "q", "p", "q"])
+    table = predict_table(fitted, known, at, num_samples=4)
+    assert list(zip(table["station"], table["hour"], strict=True)) == asked
+    assert table["mean"][0] == pytest.approx(table["mean"][2], rel=1e-6)
+    assert abs(table["mean"][0] - table["mean"][1]) > 1e-4
+
+
+def test_dates_are_taken_and_given_back(dated: Fitted) -> None:
+    day = pd.to_datetime(["2020-01-01", "2020-03-01", "2020-09-01"])
+    known = pd.DataFrame({"day": day[:2], "level": [5.0, 6.0]})
+    table = predict_table(dated, known, pd.DataFrame({"day": day}), start=day[0], **FEW)
+    assert table["day"].tolist() == list(day)
+    text = known.assign(day=["2020-01-01", "2020-03-01"])
+    other = predict_table(dated, text, pd.DataFrame({"day": day}), start="2020-01-01", **FEW)
+    pd.testing.assert_frame_equal(other, table)
+    for wrong, message in ((2020.0, "start must be a date"), ("soon", "start must be a number")):
+        with pytest.raises(ValueError, match=message):
+            predict_table(dated, known, pd.DataFrame({"day": day}), start=wrong)
+    with pytest.raises(ValueError, match=r"row 0: day must be a date such as 1958-03-29"):
+        predict_table(dated, known, pd.DataFrame({"day": [2020.0]}))
+
+
+def test_what_may_be_a_mistake_is_said(fitted: Fitted) -> None:
+    known, at = days("a", "bb"), pd.DataFrame({"hour": [1.0]})
+    known.loc[3:, "level"] = np.nan
+    known.loc[1, "hour"] = 3.0
+    with pytest.warns(RecordsWarning) as said:
+        predict_table(fitted, known, at, num_samples=2)
+    messages = " ".join(str(one.message) for one in said)
+    assert "context: rows without an output are left out: 3." in messages
+    assert "at: predicted from no point, since context has none of this station: bb." in messages
+    assert "context, station a: points at the input of another were kept: 1." in messages
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict_table(fitted, days("a"), at, num_samples=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": pd.DataFrame({"hour": [1.0, 25.0]}, index=["p", "q"])}, r"^row 'q': hour must lie"),
+        ({"at": pd.DataFrame({"hour": [1.0, np.nan]})}, "^row 1: hour must have no gap"),
+        ({"at": pd.DataFrame({"time": [1.0]})}, "must have the column 'hour' once"),
+        ({"at": pd.DataFrame({"hour": []})}, "at must hold at least one input"),
+        ({"at": [1.0, 2.0]}, "data must be a CSV file or a pandas DataFrame, got list"),
+        ({"context": days("a").assign(station=None)}, "row 0: station must name a function"),
+        (
+            {"context": days("a").assign(hour=[-1.0, 0, 1])},
+            "row 0: hour must lie in the model's domain",
+        ),
+        ({"context": days("a").assign(level="high")}, "row 0: level must be a finite number"),
+        ({"quantiles": (0.5, 1.0)}, r"quantiles must be different numbers in \(0, 1\)"),
+        ({"samples": -1}, "samples must be >= 0"),
+        ({"num_samples": 0}, "num_samples must be >= 1"),
+        ({"seed": 0.5}, "seed must be"),
+        ({"y": "hour"}, "x, y and group must name different columns"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    fitted: Fitted, options: dict[str, Any], message: str
+) -> None:
+    given: dict[str, Any] = {"context": days("a"), "at": pd.DataFrame({"hour": [1.0]})} | options
+    with pytest.raises(ValueError, match=message):
+        predict_table(fitted, given.pop("context"), given.pop("at"), **given)

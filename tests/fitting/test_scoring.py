@@ -1,0 +1,103 @@
+"""Scores on further records: what they agree with, and what cannot be scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from danp_lib import PointSet, fit, load_fitted
+from danp_lib.data.observations import Observations
+from danp_lib.fitting.fitted import Fitted
+from danp_lib.fitting.records import RecordsWarning, read_records
+from danp_lib.fitting.scoring import SCORING_SAMPLES, TASKS_PER_FUNCTION, score_records
+from danp_lib.models.contexts import unchecked_contexts
+from danp_lib.storage.pretrained import load_pretrained
+
+SHORT: dict[str, Any] = {"num_steps": 80, "compare": (), "progress": False}
+
+
+def days(count: int, *, seed: int, shift: float = 0.0) -> pd.DataFrame:
+    """Sine waves of random phase, 16 hours each."""
+    random = np.random.default_rng(seed)
+    hour = np.arange(16.0)
+    y = 20.0 + 5.0 * np.sin(hour / 2 + random.uniform(0, 2 * np.pi, (count, 1))) + shift
+    columns = {"day": np.repeat(np.arange(count), 16), "hour": np.tile(hour, count)}
+    return pd.DataFrame(columns | {"demand": y.ravel()})
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return fit(days(70, seed=0), x="hour", y="demand", group="day", **SHORT)
+
+
+def test_a_score_is_that_of_predictions_in_the_units_of_the_data(fitted: Fitted) -> None:
+    later = days(5, seed=1)
+    score = score_records(fitted, later, seed=3)
+    functions = read_records(later, x="hour", y="demand", group="day").functions
+    generator = torch.Generator().manual_seed(3)
+    values = []
+    for row in torch.randperm(5, generator=generator).tolist():
+        # The tasks in the data's units, with inputs in a domain of their own.
+        table = PointSet(functions.x[[row]] / 8.0, functions.y[[row]])
+        task = Observations(table=table).sample_task(
+            TASKS_PER_FUNCTION, context_size=(0, 8), num_targets=8, generator=generator
+        )
+        context = PointSet(8.0 * task.xc.double(), task.yc.double(), task.context.mask)
+        with unchecked_contexts():
+            predictive = fitted.predict(
+                context, 8.0 * task.xt.double(), num_samples=SCORING_SAMPLES
+            )
+        values.append(predictive.log_prob(task.yt.double()).mean() / 8)
+    assert score.num_functions == 5
+    assert score.log_likelihood == pytest.approx(float(torch.stack(values).mean()), abs=1e-3)
+    assert score_records(fitted, later, seed=3) == score
+
+
+def test_what_a_model_has_not_seen_the_like_of_scores_less(fitted: Fitted, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "m.safetensors")
+    days(20, seed=1).to_csv(tmp_path / "later.csv", index=False)
+    usual = score_records(load_fitted(tmp_path / "m.safetensors"), tmp_path / "later.csv")
+    shifted = score_records(fitted, days(20, seed=1, shift=30.0))
+    assert usual.log_likelihood == pytest.approx(fitted.scores["danp"].log_likelihood, abs=0.6)
+    assert shifted.log_likelihood < usual.log_likelihood - 5.0
+    assert shifted.crps > 3.0 * usual.crps
+    assert shifted.coverage_90 < 0.1 < 0.2 < usual.coverage_90
+
+
+def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
+    time = 1990.0 + np.arange(12 * 40) / 12.0
+    random = np.random.default_rng(1)
+    noise = 0.3 * random.normal(size=len(time))
+    y = 10.0 + 5.0 * np.cos(2 * np.pi * time) + noise
+    series = pd.DataFrame({"x": time, "y": y})
+    with pytest.warns(RecordsWarning, match="functions to train on"):
+        model = fit(series[:360], width=2.0, period=1.0, model="convgnp", **SHORT)
+    later = score_records(model, series[360:])
+    assert later.num_functions == 5
+    assert later.log_likelihood == pytest.approx(model.scores["convgnp"].log_likelihood, abs=1.5)
+    off = score_records(model, series[360:].assign(y=10.0 + noise[360:]))
+    assert off.log_likelihood < later.log_likelihood - 20.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.assign(hour=f["hour"] + 9.0), r"^hour must lie in the model's domain \[0"),
+        (lambda f: f.assign(hour=pd.to_datetime("2020-01-01")), "'hour' must hold numbers, as"),
+        (lambda f: f[:3], "no function has the 16 points of a context and its targets"),
+        (lambda f: f.drop(columns="day"), "must have the column 'day' once"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(fitted: Fitted, change: Any, message: str) -> None:
+    table = change(days(1, seed=1))
+    if len(set(table["hour"])) == 1:  # all at one date
+        table = table[:1]
+    with pytest.raises(ValueError, match=message):
+        score_records(fitted, table)
+    with pytest.raises(ValueError, match="trained on records, got a convcnp that was not"):
+        score_records(Fitted(load_pretrained("convcnp-gp")), table)
