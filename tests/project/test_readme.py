@@ -33,6 +33,7 @@ Table = dict[str, dict[str, dict[str, Any]]]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCORES = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -148,12 +149,12 @@ def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
             kept = read_card(pretrained_path(f"{model}-{dataset}{suffix}")).kept_step
             cells = [dataset, labels[model], cell(row, "paper"), cell(row, "ours")]
             assert kept is not None  # "with the weights of its best epoch"
-            assert f"\n| {' | '.join(cells)} |\n" in README
+            assert f"\n| {' | '.join(cells)} |\n" in SCORES
             imitated += 1
             if model == "danp":
                 found = row["estimator"], row["fewest_samples"], row["num_samples"]
                 assert found == ("model", 5_000, 50_000)
-    _, _, papers_table = README.partition("| data | model | the paper | here |\n")
+    _, _, papers_table = SCORES.partition("| data | model | the paper | here |\n")
     rows_of = papers_table.partition("\n\n")[0].splitlines()
     assert imitated == len(rows_of) - 1
     for dataset, rows in shipped_table.items():
@@ -177,7 +178,33 @@ def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
         assert [row["num_samples"] for row in rolled_out[:2]] == [16, 16]
         assert {rows[name]["num_samples"] for name in MANY_ORDERS.values()} == {8}
         cells = [dataset, *(cell(row, "ours") for row in rolled_out)]
-        assert f"| {' | '.join(cells)} |" in README.splitlines()
+        assert f"| {' | '.join(cells)} |" in SCORES.splitlines()
+
+
+def test_what_the_results_show_is_in_the_table(shipped_table: Table) -> None:
+    ours = {
+        dataset: {name: row["ours"] for name, row in rows.items()}
+        for dataset, rows in shipped_table.items()
+    }
+    for dataset, rows in ours.items():
+        together = [AS_USED, PAPERS_ESTIMATOR, "danp"]
+        rivals = [rows["convcnp"], rows["convgnp"], rows["ar-convcnp"]]
+        ratios = [rows[name] / max(rivals) for name in together]
+        if dataset == "gp":
+            assert 0.96 < rows[AS_USED] / rows["convgnp"] < rows["danp"] / rows["convgnp"] < 0.985
+        else:
+            assert min(ratios) > 1.2
+        passed = rows[MANY_ORDERS["convgnp"]] > rows["danp"]
+        assert passed == (dataset in ("sawtooth", "gp"))
+    papers = [
+        (row["ours"] - row["paper"], dataset)
+        for dataset, rows in shipped_table.items()
+        for name, row in rows.items()
+        if name.endswith("-paper")
+    ]
+    assert len(papers) == 8  # of 512,000 updates each
+    assert max(abs(gap) for gap, dataset in papers if dataset != "square-released") < 5.0
+    assert min(abs(gap) for gap, dataset in papers if dataset == "square-released") > 10.0
 
 
 def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
@@ -200,7 +227,7 @@ def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
                     f"{rows[k]['ours']:.2f} ± {rows[k]['ours_ci95']:.2f}" if k in rows else ""
                     for k in (label, *longer)
                 ]
-                assert f"| {' | '.join([dataset, said, *cells])} |" in README.splitlines()
+                assert f"| {' | '.join([dataset, said, *cells])} |" in SCORES.splitlines()
     for length, steps in (("long", 56_000), ("longest", 112_000)):
         names = (f"{model}-{length}-sawtooth" for model in ("danp", "convgnp"))
         assert {read_card(pretrained_path(name)).steps for name in names} == {steps}
@@ -222,7 +249,7 @@ def difference(ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[float, f
 
 
 def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Table) -> None:
-    rows, prose = shipped_table["sawtooth"], " ".join(README.split())
+    rows, prose = shipped_table["sawtooth"], " ".join(SCORES.split())
     convgnp, convgnp_orders, danp, danp_orders = (
         f"{rows[name]['ours']:.2f} ± {rows[name]['ours_ci95']:.2f}"
         for name in (
@@ -262,15 +289,15 @@ def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
     lines = "".join(cell["outputs"][0]["text"]).replace("\N{NO-BREAK SPACE}", " ").splitlines()
     scores = [re.findall(r"\d+\.\d\d ± \d+\.\d\d", line) for line in lines]
     (ours, papers), (ours_square, papers_square) = scores
-    prose = " ".join(README.split())
+    prose = " ".join(SCORES.split())
     assert f"scores {ours} on sawtooth waves and {ours_square} on `square-released`" in prose
     assert f"where the paper's ConvCNP has {papers} and {papers_square}." in prose
 
 
 def test_the_minutes_of_training_are_those_measured() -> None:
-    prose = " ".join(README.split())
+    prose = " ".join(SCORES.split())
     path = results_folder() / "time_to_paper.json"
-    shortest = []
+    shortest, steps = [], []
     for dataset, points in json.loads(path.read_text(encoding="utf-8"))["points"].items():
         goal = PAPER[dataset]["danp"][0]
         first, longer = next(
@@ -279,6 +306,7 @@ def test_the_minutes_of_training_are_those_measured() -> None:
             if pair[0]["average_likelihood"] - pair[0]["average_likelihood_ci95"] > goal
         )
         shortest.append(first["steps"])
+        steps.append(longer["steps"])
         score = f"{longer['average_likelihood']:.2f} ± {longer['average_likelihood_ci95']:.2f}"
         assert f"{longer['minutes']:.1f} minutes" in prose
         assert f"{score} on" in prose
@@ -290,7 +318,9 @@ def test_the_minutes_of_training_are_those_measured() -> None:
     # The longest run measured, at the usual number of updates.
     points = json.loads(path.read_text(encoding="utf-8"))["points"]["sawtooth"]
     assert round(14_000 * points[-1]["minutes"] / points[-1]["steps"]) == 11
-    assert "each of 14,000 updates. With the library of today that takes about eleven" in prose
+    promised = " ".join(README.split())
+    assert "each of 14,000 updates. With the library of today that takes about eleven" in promised
+    assert f"--steps {steps[0]}" in promised
 
 
 def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: Table) -> None:
@@ -300,7 +330,7 @@ def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: T
     }
     ahead = [dataset for dataset, (ours, theirs) in scores.items() if ours > theirs]
     assert ahead == ["sawtooth", "square", "square-released"]
-    prose = " ".join(README.split())
+    prose = " ".join(SCORES.split())
     assert "in one order, is ahead of it on all waves, and behind on Gaussian processes" in prose
     rows = shipped_table
     sawtooth, gp, long_danp, second, long_rival = (
