@@ -59,7 +59,7 @@ def evaluate_records(
     for name, one in ((data.name, score), ("held out in training", held_out)):
         likelihood = with_error(one.log_likelihood, one.log_likelihood_ci95, ".3f")
         coverage = (f"{share:.0%}" for share in (one.coverage_50, one.coverage_90))
-        rows.append((name, str(one.num_functions), likelihood, f"{one.crps:.3g}", *coverage))
+        rows.append((name, str(one.num_functions), likelihood, _three_digits(one.crps), *coverage))
     print("\n".join(aligned(rows, left=(0,))))
 
 
@@ -73,7 +73,7 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
         behind = with_error(score.behind, score.behind_ci95, ".3f") if number else ""
         likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95, ".3f")
         lines.append(
-            f"| {NAMES[name]} | {likelihood} | {behind} | {score.crps:.3g} | "
+            f"| {NAMES[name]} | {likelihood} | {behind} | {_three_digits(score.crps)} | "
             f"{100 * score.coverage_50:.0f} % | {100 * score.coverage_90:.0f} % |"
         )
     return "\n".join(lines)
@@ -102,3 +102,7 @@ def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
         "functions. *Behind by* is the difference on the same functions. The percentages say how "
         "many targets lie in the central interval of that probability.\n"
     )
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".")
