@@ -1,7 +1,5 @@
 """Configurations: frozen dataclasses of plain values, checked at construction, to and from JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -156,5 +154,5 @@ def check_at_least(least: int, **values: int) -> None:
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse what is none of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

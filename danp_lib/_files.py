@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and safetensors files whose bytes are determined."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

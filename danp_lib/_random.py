@@ -1,7 +1,5 @@
 """Random numbers that do not depend on how the work is cut up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,8 @@ from torch import Tensor
 
 def spawn(generator: torch.Generator, count: int) -> tuple[torch.Generator, ...]:
     """Independent generators on the same device, seeded from one and advancing it once."""
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator must be a torch.Generator, got {generator!r}.")
     device = generator.device
     seeds = torch.randint(2**62, (count,), device=device, generator=generator).tolist()
     return tuple(torch.Generator(device=device).manual_seed(seed) for seed in seeds)

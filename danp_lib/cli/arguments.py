@@ -1,7 +1,5 @@
 """What the commands share: their arguments, and what these stand for."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys
@@ -121,7 +119,8 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     ``out`` is a file such as ``a/m.safetensors``, whose run is kept in ``a/m.run``; or a folder,
     which holds both. What another run has made is not replaced.
     """
-    _config.checked(_config.PositiveInt | None, threads, "threads")
+    if threads is not None:
+        _config.checked(_config.PositiveInt, threads, "--threads")
     path, folder = out / f"{name}.safetensors", out
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")

@@ -81,8 +81,8 @@ def evaluate(
     check_choice("estimator", estimator or "both", ESTIMATORS)
     fitted = arguments.open_fitted(checkpoint, device=device, defended=defended)
     if data is not None:
-        if (estimator, num_samples) != (None, None):
-            raise ValueError("--estimator and --num-samples do not go with --data.")
+        if (estimator, num_samples, device) != (None, None, "cpu"):
+            raise ValueError("--estimator, --num-samples and --device do not go with --data.")
         records.evaluate_records(fitted, data, x, y, group, seed=seed, as_json=as_json)
         return
     assert tasks is not None

@@ -1,7 +1,5 @@
 """The ``danp`` command."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from typing import Annotated, Any, NoReturn

@@ -1,7 +1,5 @@
 """Records of one's own: ``danp train --data``, and ``danp evaluate --data``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

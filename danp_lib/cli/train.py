@@ -137,7 +137,8 @@ def run_recipe(
     The other options are those of :func:`~danp_lib.training.recipes.recipe`.
     """
     chosen = recipes.recipe(recipe, **named)
-    checked(PositiveFloat | None, max_minutes, "max-minutes")
+    if max_minutes is not None:
+        checked(PositiveFloat, max_minutes, "--max-minutes")
     path, folder = start_run(out, chosen.checkpoint_name, threads)
     model, prior, run = chosen.build_model().to(device), chosen.task_generator, chosen.training
     # Asked for first, since a checkpoint in the repository makes it differ from its commit.

@@ -34,9 +34,10 @@ class Domain:
     @classmethod
     def of(cls, box: Bounds) -> Domain:
         """The domain of plain values, as configurations hold them."""
-        pairs: Any = (box,) if box and isinstance(box[0], Real) else box
-        if any(len(pair) != 2 for pair in pairs):
-            raise ValueError(f"domain must be (lower, upper), or a pair a dimension, got {box}.")
+        is_list = isinstance(box, (tuple, list))
+        pairs: Any = (box,) if is_list and box and isinstance(box[0], Real) else box
+        if not is_list or not all(map(_is_pair, pairs)):
+            raise ValueError(f"domain must be (lower, upper), or a pair a dimension, got {box!r}.")
         return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
 
     def __str__(self) -> str:
@@ -58,7 +59,10 @@ class Domain:
         return tuple(high - low for low, high in self.ends)
 
     def contains(self, x: Tensor) -> Tensor:
-        """Which inputs ``(..., dim_x)`` lie in the box, to a rounding of float32; NaN does not."""
+        """Which inputs ``(..., dim_x)`` lie in the box; NaN does not.
+
+        A side reaches 1e-6 of its largest end, or of 1, further, for what float32 has rounded.
+        """
         slack = [1e-6 * max(abs(low), abs(high), 1.0) for low, high in self.ends]
         low = x.new_tensor([low - s for low, s in zip(self.lower, slack, strict=True)])
         high = x.new_tensor([high + s for high, s in zip(self.upper, slack, strict=True)])
@@ -83,6 +87,11 @@ class Domain:
         sides = zip(self.lower, self.width, unit.unbind(dim=-1), strict=True)
         # By numbers: a tensor made of them on the host could not be captured on a GPU.
         return torch.stack([low + width * part for low, width, part in sides], dim=-1)
+
+
+def _is_pair(ends: Any) -> bool:
+    is_list = isinstance(ends, (tuple, list)) and len(ends) == 2
+    return is_list and all(isinstance(end, Real) for end in ends)
 
 
 @dataclass(frozen=True)

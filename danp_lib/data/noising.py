@@ -126,6 +126,11 @@ class AugmentedTask:
                 )
             if level.device.type == "cpu" and ((level < 0) | (level > top)).any():
                 raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
+            if len(set(counts := [points.num_points for points in self.levels])) > 1:
+                raise ValueError(
+                    "levels must all have one number of points for a level a task, got "
+                    f"{counts} points."
+                )
             rows = torch.arange(len(level), device=level.device)
             parts = zip(*(points.parts for points in self.levels), strict=True)
             target = PointSet(*(torch.stack(part)[level, rows] for part in parts))

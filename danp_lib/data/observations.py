@@ -4,8 +4,6 @@ A table is a :class:`~danp_lib.data.points.PointSet`, one function a row, with w
 masked out; a series is a table of one row.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

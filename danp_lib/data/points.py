@@ -156,8 +156,11 @@ class Task:
     pool: PointSet | None = None
 
     def __post_init__(self) -> None:
-        sets = {"context": self.context, "target": self.target, "pool": self.pool}
-        sizes = {name: part.batch_size for name, part in sets.items() if part is not None}
+        sets = {"context": self.context, "target": self.target}
+        if self.pool is not None:
+            sets["pool"] = self.pool
+        check_kind(PointSet, **sets)
+        sizes = {name: part.batch_size for name, part in sets.items()}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"context, target and pool must share a batch size, got {sizes}.")
 

@@ -235,6 +235,8 @@ def _inputs(x: ArrayLike) -> NDArray[np.float64]:
         )
     else:
         try:
+            if labels.dtype.kind == "c":
+                raise TypeError("complex numbers would lose their imaginary part")
             numbers = labels.astype(np.float64)
         except (TypeError, ValueError):
             raise ValueError(
@@ -262,8 +264,8 @@ def _kinds(y: Any) -> list[str]:
 def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
     """Outputs as numbers, NaN where one is missing, of pandas or of arrays, masked ones too."""
     try:
-        if any(kind in "mM" for kind in _kinds(y)):
-            raise TypeError("dates and durations are no outputs")
+        if any(kind in "cmM" for kind in _kinds(y)):
+            raise TypeError("complex numbers, dates and durations are no outputs")
         if hasattr(y, "index") and hasattr(y, "to_numpy"):
             numbers = y.to_numpy(dtype=np.float64, na_value=math.nan, copy=True)
         else:

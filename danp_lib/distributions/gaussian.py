@@ -32,6 +32,13 @@ class OutputsDistribution(Distribution):
             points = self.event_shape[0]
             raise ValueError(f"value must have shape (..., {points}, 1), got {tuple(value.shape)}.")
 
+    def check_level(self, level: Tensor) -> None:
+        """Refuse a level of marginal quantiles that is not in [0, 1]; on a GPU nothing is asked."""
+        if level.device.type == "cpu" and not (inside := (level >= 0.0) & (level <= 1.0)).all():
+            raise ValueError(
+                f"the level of a quantile must lie in [0, 1], got {level[~inside].flatten()[0]:g}."
+            )
+
     @staticmethod
     def check_each(value: Tensor | float) -> None:
         """Refuse what is neither one number for all outputs nor one for each."""
@@ -94,7 +101,8 @@ class LowRankNormal(OutputsDistribution):
         definite the result is NaN or meaningless.
 
         Raises:
-            ValueError: If loc is not finite, or the covariance is not positive definite.
+            ValueError: If the value or a parameter is not finite, or the covariance not positive
+                definite.
         """
         if check:
             self._check_parameters(value)
@@ -109,13 +117,16 @@ class LowRankNormal(OutputsDistribution):
             log_det = log_det + self.cov_diag.log().sum(dim=(-2, -1))
         else:
             squared, log_det = _squared_and_log_det(self.covariance_matrix, residual, check)
-        return -0.5 * (squared + log_det + points * math.log(2.0 * math.pi))
+        density = -0.5 * (squared + log_det + points * math.log(2.0 * math.pi))
+        if check and density.isnan().any():
+            raise ValueError("the covariance must be finite, got a cov_factor too large for that.")
+        return density
 
     def _check_parameters(self, value: Tensor) -> None:
         self.check_value(value)
-        finite = self.loc.abs() < math.inf
-        if not finite.all():
-            raise ValueError(f"loc must be finite, got {self.loc[~finite][0].item()}.")
+        for name, part in (("value", value), ("loc", self.loc)):
+            if not (finite := part.isfinite()).all():
+                raise ValueError(f"{name} must be finite, got {part[~finite][0].item()}.")
         positive = (self.cov_diag > 0.0) & (self.cov_diag < math.inf)
         if not positive.all():
             raise ValueError(
@@ -145,9 +156,10 @@ class LowRankNormal(OutputsDistribution):
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles at one level, or at one a point ``(..., points, 1)``."""
+        """Marginal quantiles at one level in [0, 1], or at one a point ``(..., points, 1)``."""
         self.check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
+        self.check_level(level)
         return self.mean + self.stddev * torch.special.ndtri(level)
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:

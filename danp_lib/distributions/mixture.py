@@ -15,7 +15,8 @@ class Mixture(OutputsDistribution):
     """A mixture of Gaussians over a set of outputs (paper, Equation 2).
 
     Args:
-        logits: Log-weights up to a constant, ``(*batch, components)``.
+        logits: Log-weights up to a constant, ``(*batch, components)``; some of each mixture
+            are finite.
         components: Gaussians with batch shape ``(*batch, components)``.
     """
 
@@ -26,6 +27,12 @@ class Mixture(OutputsDistribution):
                 f"got {tuple(logits.shape)}."
             )
         self.logits = logits.double().log_softmax(dim=-1)
+        # A GPU would be waited for.
+        if self.logits.device.type == "cpu" and self.logits.isnan().any():
+            raise ValueError(
+                "logits must be numbers or -inf, and not all of a mixture -inf, got "
+                f"{logits[self.logits.isnan().any(dim=-1)][0].tolist()}."
+            )
         self.components = components
         super().__init__(logits.shape[:-1], components.event_shape, validate_args=False)
 
@@ -79,7 +86,7 @@ class Mixture(OutputsDistribution):
         return (self._weights * self.components.cdf(each)).sum(dim=-3)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles, ``(*batch, points, 1)``, by bisection."""
+        """Marginal quantiles at levels in [0, 1], ``(*batch, points, 1)``, by bisection."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)

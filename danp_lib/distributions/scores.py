@@ -1,7 +1,5 @@
 """Scores of the marginals of a predictive: CRPS and the coverage of intervals."""
 
-from __future__ import annotations
-
 import math
 
 import torch

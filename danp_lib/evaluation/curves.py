@@ -69,7 +69,10 @@ def score_samples(
     again; ``keep`` is called after every task with all curves there are.
     """
     if model.num_levels < 1:
-        raise ValueError(f"model must be a DANP with levels, got {type(model).__name__}.")
+        kind = type(model).__name__
+        raise ValueError(f"model must be a DANP with num_levels >= 1, got a {kind} with 0.")
+    if task.batch_size == 0:
+        raise ValueError("task must hold at least one task, got a batch of 0.")
     if (noise := model.config.base.largest_noise) > 0.0:
         raise ValueError(
             "model must not weight its samples by the context, since the first of them are then no "

@@ -67,27 +67,25 @@ def score_marginals(
     task: Task,
     *,
     num_samples: int = 256,
-    generator: torch.Generator,
-    progress: bool = False,
+    **options: Any,
 ) -> Marginals:
-    """Score the marginals of ``model.predict``, on each task by itself.
+    """Score the marginals of ``model.predict`` by :func:`score_each`, whose options follow.
 
     Those of a DANP are of the mixture over samples with uniform auxiliary inputs, and those of an
     AR ConvCNP its network's: a rollout has others at its later targets.
 
-    The benchmarks' functions are free of noise, and no model's variance is below its floor. So
-    where a model knows a value, its intervals hold more targets than their level says. An exact
-    predictive of the same floor says how many they should hold.
+    Where a model knows a value free of noise, the floor of its variance makes intervals hold more
+    targets than their level says; an exact predictive of the same floor says how many.
     """
 
     def score(one: Task, *, generator: torch.Generator) -> MarginalRecord:
         start = time.perf_counter()
-        options: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
-        predictive = model.predict(one.context, one.xt, **(options if model.num_levels else {}))
+        sampled: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
+        predictive = model.predict(one.context, one.xt, **(sampled if model.num_levels else {}))
         return marginal_record(predictive, one, start=start)
 
     summarize = partial(Marginals.summarize, num_samples=num_samples if model.num_levels else 1)
-    return score_each(score, task, summarize, generator=generator, progress=progress)
+    return score_each(score, task, summarize, **options)
 
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:

@@ -4,8 +4,6 @@ A file holds where the result comes from, the model's configuration, a summary, 
 the summary is computed from.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -106,7 +104,7 @@ class Result(Generic[Content]):
         A likelihood of a defended model has :data:`DEFENDED` at the end.
         """
         measured = getattr(self.content, "estimator", KINDS[type(self.content)].key)
-        return _defended_name(measured, self.configuration.get("defensive_weight", 0.0) > 0.0)
+        return measured + DEFENDED * (self.configuration.get("defensive_weight", 0.0) > 0.0)
 
 
 def load_model(
@@ -182,7 +180,7 @@ def run_benchmark(
         model = defend(model)
     configuration = to_dict(getattr(model, "config", model))
     estimator = options.get("estimator", "both")
-    measured = _defended_name(estimator, defended) if content is Evaluation else kind.key
+    measured = estimator + DEFENDED * defended if content is Evaluation else kind.key
     is_sampled = model.num_levels > 0 or (estimator in get_args(Rollouts) and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
@@ -199,10 +197,6 @@ def run_benchmark(
     tasks = benchmark_tasks(origin.dataset).to(device)
     result = kind.score(model, tasks, generator=generator, progress=progress, **options)
     return Result(origin, configuration, result)
-
-
-def _defended_name(measured: str, defended: bool) -> str:
-    return measured + DEFENDED if defended else measured
 
 
 def result_name(name: str, measured: str) -> str:

@@ -103,13 +103,14 @@ def score_each(
     summarize: Callable[[list[T]], Content],
     *,
     generator: torch.Generator,
-    progress: bool,
+    progress: bool = False,
     done: Sequence[T] = (),
     keep: Callable[[Content], None] | None = None,
 ) -> Content:
     """The summary of tasks' records, each scored with a generator of its own, spawned from one.
 
-    The first tasks may be ``done``; ``keep`` is called with the summary after every other one.
+    The first tasks may be ``done``, by their records of an earlier call; ``keep`` is called with
+    the summary so far after every other one.
     """
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:
@@ -135,28 +136,15 @@ def evaluate(
     *,
     estimator: Estimator = "both",
     num_samples: int | Callable[[int], int] = 256,
-    generator: torch.Generator,
-    done: Sequence[TaskRecord] = (),
-    keep: Callable[[Evaluation], None] | None = None,
-    progress: bool = False,
+    **options: Any,
 ) -> Evaluation:
-    """Evaluate a model on a batch of tasks, each with a generator spawned from the one given.
+    """Evaluate a model on a batch of tasks, by :func:`score_each`; the other options are its own.
 
     The estimator and S, the number of samples, are those of :func:`~danp_lib.log_likelihood`; S may
-    depend on the size of the context, see :func:`papers_samples`. The first tasks are not evaluated
-    again if their records, of an earlier call, are given as ``done``; ``keep`` is called after
-    every other task with the evaluation so far.
+    depend on the size of the context, see :func:`papers_samples`.
     """
     score = partial(evaluate_task, model, estimator=estimator, num_samples=num_samples)
-    return score_each(
-        score,
-        task,
-        Evaluation.summarize,
-        generator=generator,
-        progress=progress,
-        done=done,
-        keep=keep,
-    )
+    return score_each(score, task, Evaluation.summarize, **options)
 
 
 def evaluate_task(

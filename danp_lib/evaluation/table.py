@@ -1,7 +1,5 @@
 """Table 1: the paper's numbers, ours, and the ceiling."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

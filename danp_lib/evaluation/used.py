@@ -1,7 +1,5 @@
 """A DANP as it is used: one mixture of its own samples, defended, scored in every way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

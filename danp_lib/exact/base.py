@@ -1,7 +1,5 @@
 """What every exact predictive can do."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,13 @@ from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.scoring import Predict, predict_as_used, score_models, usable
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
-from danp_lib.models.danp import DANPConfig
+from danp_lib.models.danp import DEFENSIVE_WEIGHT, DANPConfig
 from danp_lib.storage.origin import versions
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 
-DEFENSIVE_WEIGHT = 0.05
 FEW_FUNCTIONS = 50
 _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _FINEST = 64  # grid points per unit, as in the paper
@@ -207,13 +205,11 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         apart = records.windows_of(seen, width, stride=width).functions
         points = apart.x.shape[1]
         if (every := math.ceil(int(seen.functions.mask.sum()) * points / _MOST_ENTRIES)) > 1:
-            warnings.warn(
-                f"windows start about {every} points apart, since all would take too much memory.",
-                records.RecordsWarning,
-                stacklevel=3,
+            records.warn(
+                f"windows start about {every} points apart, since all would take too much memory."
             )
         stride = every * width / points if every > 1 else None
-        seen = records.windows_of(seen, width, stride=stride)
+        seen = records.windows_of(seen, width, stride=stride, quiet=True)  # said above
         with naming(f"in what is held out, a fraction {config.held_out}"):
             unseen = records.windows_of(unseen, width, stride=width)
     season = None
@@ -224,22 +220,18 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     context, targets = _sizes(apart.sizes, config.max_context, config.num_targets)
     tables = [usable(seen, season, context + targets)]
     if (count := int((apart.sizes >= context + targets).sum())) < FEW_FUNCTIONS:
-        warnings.warn(
-            f"only {count} functions to train on"
-            + (", windows that overlap counted once" if width is not None else "")
-            + ": a network may memorize them, so compare with the Gaussian process.",
-            records.RecordsWarning,
-            stacklevel=3,
+        once = "" if width is None else ", windows that overlap counted once"
+        records.warn(
+            f"only {count} functions to train on{once}: a network may memorize them, so compare "
+            "with the Gaussian process."
         )
     with naming(f"in what is held out, a fraction {config.held_out}"):
         tables.append(usable(unseen, season, context + targets))
     rest, later = (table.y[table.mask] for table in tables)
     if config.division != "group" and abs(later.mean() - rest.mean()) > _DRIFT * rest.std():
-        warnings.warn(
+        records.warn(
             f"outputs drift: their mean is {later.mean():.4g} in what is held out, and "
-            f"{rest.mean():.4g} in what is trained on; take the trend out before.",
-            records.RecordsWarning,
-            stacklevel=3,
+            f"{rest.mean():.4g} in what is trained on; take the trend out before."
         )
     if season is not None and not rest.std() > _ROUNDING * (y.max() - y.min()):
         raise ValueError(
@@ -255,11 +247,9 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
     if not config.relative and (span := tasks[0].span()) * _FINEST < _FEWEST_CELLS:
         share = span / (tasks[0].box.upper[0] - tasks[0].box.lower[0])
-        warnings.warn(
+        records.warn(
             f"the inputs of a function span {share:.2%} of those of all, too little for a model's "
-            "grid; count them from each function's own first one, by own_start.",
-            records.RecordsWarning,
-            stacklevel=3,
+            "grid; count them from each function's own first one, by own_start."
         )
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 

@@ -1,7 +1,5 @@
 """Predictions for points in CSV files or DataFrames, as a DataFrame in the units of the data."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings
@@ -14,9 +12,9 @@ from torch import Tensor
 
 from danp_lib._config import Seed, check_at_least, checked
 from danp_lib.data import tables
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.fitting.records import RecordsWarning
+from danp_lib.fitting.records import warn
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
 
@@ -68,13 +66,13 @@ def predict_table(
         ValueError: If a table lacks a column, a cell cannot be read, or an input is off the model's
             domain; the message names the line.
     """
+    check_kind(Fitted, fitted=fitted)
     pandas, layout = tables.import_pandas(), fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
-    options: Any = {"num_samples": num_samples, "quantiles": quantiles, "samples": samples}
+    options = _checked_options(num_samples, quantiles, samples)
     checked(Seed, seed, "seed")
-    _check_options(**options)
-    made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
+    made = {"mean", "sd", *(f"q{q!r}" for q in options["quantiles"])}
     _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
     asked = _read_rows(at, [x], group, dates=layout.dates)
@@ -102,10 +100,6 @@ def predict_table(
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, RecordsWarning, stacklevel=4)
-
-
 @contextmanager
 def _naming_warnings(where: str) -> Iterator[None]:
     """Warnings of a prediction with the function that it is of."""
@@ -124,11 +118,14 @@ def _stream(seed: int, name: Any) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _check_options(*, num_samples: int, quantiles: Sequence[float], samples: int) -> None:
+def _checked_options(num_samples: int, quantiles: Sequence[float], samples: int) -> dict[str, Any]:
+    """What :func:`_predict` is told; the levels as Python's floats, by which columns are named."""
     check_at_least(0, samples=samples)
     check_at_least(1, num_samples=num_samples)
-    if not all(0.0 < q < 1.0 for q in quantiles) or len(set(quantiles)) < len(quantiles):
-        raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(quantiles)}.")
+    levels = checked(tuple[float, ...], quantiles, "quantiles")
+    if not all(0.0 < q < 1.0 for q in levels) or len(set(levels)) < len(levels):
+        raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(levels)}.")
+    return {"num_samples": num_samples, "quantiles": levels, "samples": samples}
 
 
 def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
@@ -182,9 +179,9 @@ def _names_of_functions(given: Any, asked: Any, group: str | None, places: Seque
             raise ValueError(f"{context} must have the column {group!r}, as {at} does.")
         if group is not None:
             none = f"all rows are taken for one function, since no column is {group!r}"
-            _warn(f"{context}: {none}.")
+            warn(f"{context}: {none}.")
     if missing := int(given["y"].isna().sum()):
-        _warn(f"{context}: rows without an output are left out: {missing}.")
+        warn(f"{context}: rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.
     named = next((rows["group"] for rows in (asked, given) if "group" in rows), None)
     names = [None] if named is None or named.empty else list(named.unique())
@@ -192,7 +189,7 @@ def _names_of_functions(given: Any, asked: Any, group: str | None, places: Seque
     if "group" in given and (new := set(names) - set(known["group"])):
         none = f"since {context} has none of this {group}"
         which = "" if new == {None} else f", {none}: {', '.join(sorted(map(str, new)))}"
-        _warn(f"{at}: predicted from no point{which}.")
+        warn(f"{at}: predicted from no point{which}.")
     return names
 
 
@@ -201,7 +198,7 @@ def _without_repeats(known: Any, where: str, *, averaged: bool) -> Any:
     if not (repeated := known["x"].duplicated().sum()):
         return known
     done = "averaged, as in training" if averaged else "kept"
-    _warn(f"{where}: points at the input of another were {done}: {repeated}.")
+    warn(f"{where}: points at the input of another were {done}: {repeated}.")
     if not averaged:
         return known
     return known.assign(y=known.groupby("x")["y"].transform("mean")).drop_duplicates("x")

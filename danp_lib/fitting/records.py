@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, PositiveFloat
+from danp_lib._config import Configuration, Limit, PositiveFloat, checked
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
 from danp_lib.data.tables import (
@@ -35,6 +35,11 @@ BLOCKS = 10  # of a series, of which some are held out
 
 class RecordsWarning(UserWarning):
     """Records could be used only after a change; the message says which."""
+
+
+def warn(message: str, *, stacklevel: int = 3) -> None:
+    """Give a :class:`RecordsWarning`, at a level that counts from the function that warns."""
+    warnings.warn(message, RecordsWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def read_records(
     }
     for message, count in changed.items():
         if count:
-            warnings.warn(f"{message}: {count}.", RecordsWarning, stacklevel=2)
+            warn(f"{message}: {count}.", stacklevel=2)
     layout = Layout(x, y, group, own_start, dates=dates)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
@@ -166,8 +171,7 @@ def _warn_of_codes(
     coded = (rest >= 1) & (rest <= 31) & (months >= 1) & (months <= 12)
     coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
     if not dates and len(inputs) > 1 and coded.all():
-        message = f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103."
-        warnings.warn(message, RecordsWarning, stacklevel=3)
+        warn(f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103.")
     known = outputs[~np.isnan(outputs)]
     if len(known) == 0:
         return
@@ -176,13 +180,15 @@ def _warn_of_codes(
     if np.median(away) > 0.0 and 0 < far.sum() < 0.05 * len(known):
         marks = ", ".join(f"{value:g}" for value in np.unique(known[far])[:3])
         message = f"outputs of {y!r} are far from all others ({marks}): {far.sum()}; leave a cell"
-        warnings.warn(f"{message} empty where there is no value.", RecordsWarning, stacklevel=3)
+        warn(f"{message} empty where there is no value.")
 
 
-def windows_of(records: Records, width: float, *, stride: float | None = None) -> Records:
+def windows_of(
+    records: Records, width: float, *, stride: float | None = None, quiet: bool = False
+) -> Records:
     """The windows of every series that holds one; a ``ValueError`` if none does.
 
-    A :class:`RecordsWarning` says how many do not.
+    A :class:`RecordsWarning` says how many do not, unless ``quiet``.
     """
     parts, problems = [], []
     layout = replace(records.layout, width=width)
@@ -197,9 +203,8 @@ def windows_of(records: Records, width: float, *, stride: float | None = None) -
             (" years", " Durations such as '48h' are understood.") if layout.dates else ("", "")
         )
         raise ValueError(f"no series holds a window of width {width}{unit}: {problems[-1]}{hint}")
-    if problems:
-        message = f"series, or parts, that hold no window were left out: {len(problems)}."
-        warnings.warn(message, RecordsWarning, stacklevel=3)
+    if problems and not quiet:
+        warn(f"series, or parts, that hold no window were left out: {len(problems)}.")
     return _joined(parts)
 
 
@@ -215,6 +220,7 @@ def divide(
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"held_out must be in (0, 1), got {fraction}.")
+    checked(HoldOutBy, by, "by")
     if by == "group":
         if len(records) < 2:
             raise ValueError(
@@ -228,8 +234,7 @@ def divide(
     if (most := int(sizes.max())) < BLOCKS:
         raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {most} at most.")
     if short := int((sizes < BLOCKS).sum()):
-        message = f"series with fewer than {BLOCKS} points were left out: {short}."
-        warnings.warn(message, RecordsWarning, stacklevel=2)
+        warn(f"series with fewer than {BLOCKS} points were left out: {short}.", stacklevel=2)
     for row in (sizes >= BLOCKS).nonzero().flatten().tolist():
         series = records[torch.tensor([row])]
         points = series.functions.compact()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danp_lib._config import Seed, checked
 from danp_lib.data.observations import Observations
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
-from danp_lib.fitting.records import Records, RecordsWarning, read_records, windows_of
+from danp_lib.fitting.records import Records, read_records, warn, windows_of
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess, Predictive
 
@@ -43,6 +43,8 @@ def score_records(
     do not overlap. Raises a ``ValueError`` if the model is not of records, a cell cannot be read,
     or an input is off the model's domain.
     """
+    check_kind(Fitted, fitted=fitted)
+    checked(Seed, seed, "seed")
     said, layout = fitted.provenance, fitted.layout
     if "fit" not in said:
         raise ValueError(
@@ -60,10 +62,10 @@ def score_records(
     places = table.functions.x[table.functions.mask & ~fitted.takes(table.functions.x, 0.0)]
     if len(places):
         raise ValueError(f"{columns['x']} must {fitted.rule}, got {float(places[0])}.")
-    functions = fitted.scaling.apply(usable(table, fitted.season, sum(sizes.values()))).blanked()
+    functions = usable(table, fitted.season, sum(sizes.values()), fixed=True)
     scores = score_models(
         {"own": partial(predict_as_used, fitted.model)},
-        Observations(table=functions, order=said["fit"]["tasks"]),
+        Observations(table=fitted.scaling.apply(functions).blanked(), order=said["fit"]["tasks"]),
         **sizes,
         y_unit=fitted.scaling.y_unit,
         generator=torch.Generator().manual_seed(seed),
@@ -71,21 +73,21 @@ def score_records(
     return scores["own"]
 
 
-def usable(part: Records, season: Season | None, needed: int) -> PointSet:
-    """The functions with enough points, without the season; a ``ValueError`` if there is none."""
+def usable(part: Records, season: Season | None, needed: int, *, fixed: bool = False) -> PointSet:
+    """The functions with enough points, without the season; a ``ValueError`` if there is none.
+
+    Sizes that are ``fixed``, those of a trained model, are not advised to be smaller.
+    """
     enough = part.functions.sizes >= needed
     if not enough.any():
-        raise ValueError(
-            f"no function has the {needed} points of a context and its targets; give a smaller "
-            "max_context or num_targets, or a larger width."
-        )
+        hint = "" if fixed else "; give a smaller max_context or num_targets, or a larger width"
+        raise ValueError(f"no function has the {needed} points of a context and its targets{hint}.")
     if short := int((~enough).sum()):
-        message = (
-            f"functions with fewer than {needed} points were left out: {short} of {len(enough)}."
-        )
-        if 4 * short > len(enough):
-            message += " A smaller max_context or num_targets keeps more of them."
-        warnings.warn(message, RecordsWarning, stacklevel=4)
+        message = f"functions with fewer than {needed} points were left out: {short} of"
+        many = 4 * short > len(enough) and not fixed
+        hint = " A smaller max_context or num_targets keeps more of them." if many else ""
+        # Between this function and the caller of fit there is one more.
+        warn(f"{message} {len(enough)}.{hint}", stacklevel=3 if fixed else 4)
     kept = part[enough]
     return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
 

@@ -5,8 +5,6 @@ al., 2023), but one that depends on the order of the targets, and costs a forwar
 target (paper, Sections 1 and 3).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.exact.base import Oracle
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
@@ -51,11 +49,12 @@ def ar_log_prob(
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
 
     With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. Where
-    it is defended, the steps share the weight of the defensive component: :math:`\epsilon / N_t`
-    each, so that a task costs no more than :math:`-\log(1 - \epsilon)` nats, as in one prediction.
+    it is defended, the steps share the weight of the defensive component: :math:`\delta / N_t`
+    each, so that a task costs no more than :math:`-\log(1 - \delta)` nats, as in one prediction.
     The contexts, or the samples, are computed ``chunk_size`` at a time. An exact predictive takes
     no passes.
     """
+    check_kind(Task, task=task)
     task.check()
     sizes = {"num_samples": num_samples, "chunk_size": chunk_size}
     check_at_least(1, **sizes)

@@ -1,7 +1,5 @@
 """Compiling on a CPU: whether it can be done, and a network as machine code made for it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -145,12 +145,12 @@ def log_weights(
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
     :func:`log_likelihood`. A model without levels has one term.
     """
+    check_kind(Task, task=task)
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")
     checked(Estimator, estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    check_kind(Task, task=task)
     task.check()
     if model.num_levels == 0:
         return model.predict(task.context, task.xt).log_prob(task.yt)

@@ -12,8 +12,6 @@ it is a Bayesian linear regression on learned features w, as in ALPaCA (Harrison
 that the network has read the known outputs too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

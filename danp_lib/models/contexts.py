@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ from danp_lib.distributions.gaussian import LowRankNormal
 CONTEXTS_PER_RANGE = 300
 _SEED = 90_001
 _SLACK = 0.25  # of the range of the outputs, that a further context may go beyond it
-
-
-class _Model(Protocol):
-    """What is asked here of a :class:`~danp_lib.models.convnp.NeuralProcess`."""
-
-    def context_log_density(self, context: PointSet) -> Tensor: ...
-    def parameters(self) -> Iterator[Tensor]: ...
 
 
 class ContextWarning(UserWarning):
@@ -62,7 +55,7 @@ class TrainingContexts(Configuration):
     @classmethod
     def measure(
         cls,
-        model: _Model,
+        model: Any,  # a NeuralProcess, whose module imports this one
         task_generator: TaskGenerator,
         context_size: tuple[int, int],
         *,
@@ -96,12 +89,12 @@ class TrainingContexts(Configuration):
         y = torch.cat(outputs)
         return cls((float(y.min()), float(y.max())), tuple(sizes), task_generator.noise)
 
-    def warn(self, model: _Model, context: PointSet) -> None:
+    def warn(self, model: Any, context: PointSet) -> None:
         """Give a :class:`ContextWarning` of :meth:`complaint`, unless contexts go unchecked."""
         if _checking.get() and (complaint := self.complaint(model, context)):
             warnings.warn(complaint, ContextWarning, stacklevel=4)  # from where predict is called
 
-    def complaint(self, model: _Model, context: PointSet) -> str | None:
+    def complaint(self, model: Any, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""
         if not context.mask.any():
             return None

@@ -28,7 +28,7 @@ from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
 from danp_lib.models.contexts import TrainingContexts, log_density_per_point, unchecked_contexts
 from danp_lib.models.noise import NoiseBelief
-from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder, linear_at_points
+from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
 
 
@@ -252,7 +252,7 @@ class ConvNPCore(nn.Module):
         layers = [layer for layer in self.hidden if isinstance(layer, nn.Linear)]
         z = self.decoder(features, self.grid, x, self.unet.out, *layers[:1])
         for layer in layers[1:]:
-            z = linear_at_points(F.gelu(z), layer.weight, layer.bias)
+            z = F.linear(F.gelu(z), layer.weight, layer.bias)
         return F.gelu(z) if layers else z
 
     def _output(
@@ -268,7 +268,7 @@ class ConvNPCore(nn.Module):
                 p.unflatten(0, (self.num_sets, outputs)) for p in (self.head.weight, self.head.bias)
             )
             if isinstance(index, int):
-                z = linear_at_points(z, weight[index], bias[index])
+                z = F.linear(z, weight[index], bias[index])
             else:
                 # Select by a product with zeros and ones: the gradient of indexing is slow.
                 sets = torch.arange(self.num_sets, device=index.device)

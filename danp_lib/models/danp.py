@@ -23,7 +23,7 @@ from danp_lib._config import (
 )
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.contexts import log_density_per_point
@@ -31,6 +31,9 @@ from danp_lib.models.convnp import ConvNPConfig, ConvNPCore, NeuralProcess
 
 AuxiliaryInputs = Literal["uniform", "target"]
 """Where the inputs of the auxiliary sets are, uniform on the domain or those of the targets."""
+
+DEFENSIVE_WEIGHT = 0.05
+"""The weight of the defensive component where none is named; see :meth:`DANP.defended`."""
 
 _SAMPLES_TO_CHECK = 4  # a context with, far fewer than a prediction takes
 
@@ -138,6 +141,8 @@ class DANP(NeuralProcess):
         The ``auxiliary`` sets are the levels 1 to F; those not noisier than f have no effect.
         """
         level = check_level(level, self.num_levels)
+        check_kind(Sequence, auxiliary=auxiliary)
+        check_kind(PointSet, **{f"auxiliary[{f}]": points for f, points in enumerate(auxiliary)})
         if len(auxiliary) != self.num_levels:
             raise ValueError(
                 f"auxiliary must hold the levels 1 to {self.num_levels}, got {len(auxiliary)} sets."
@@ -154,26 +159,28 @@ class DANP(NeuralProcess):
         encoding = self.core.encode([context, *(nothing,) * self.num_levels])
         return EncodedContext(context, encoding, self.core.features(encoding))
 
-    def defended(self, weight: float = 0.05) -> DANP:
+    def defended(self, weight: float | None = None) -> DANP:
         r"""This model, of the same weights, with two guards in all that it predicts.
 
         Samples of the auxiliary sets, taken as known, make each component of the mixture so narrow
         that a few hundred leave gaps. So a conditioned level 0 is conditioned on the context alone;
-        the features are still those of the samples. On Gaussian processes 256 samples then score a
-        tenth higher, on waves as before. Where the noise is inferred, the samples stay known.
+        the features are still those of the samples. Where the noise is inferred, they stay known.
 
         Where all samples are wrong, the mixture can still miss the targets by thousands of nats. A
         defensive mixture (Hesterberg, 1995) predicts
 
         .. math::
-            (1 - \epsilon)\, p_\theta(y_0 \mid D_c) + \epsilon\, q(y_0 \mid D_c)
+            (1 - \delta)\, p_\theta(y_0 \mid D_c) + \delta\, q(y_0 \mid D_c)
 
-        in its place, with :meth:`defensive` for q and a weight :math:`\epsilon` in [0, 1). That
-        costs :math:`-\log(1 - \epsilon)` nats a task at most, and leaves no task more than
-        :math:`-\log \epsilon` below q.
+        in its place, with :meth:`defensive` for q and a weight :math:`\delta` in [0, 1). That
+        costs :math:`-\log(1 - \delta)` nats a task at most, and leaves no task more than
+        :math:`-\log \delta` below q. Left out, the weight is the one that the model has already,
+        or :data:`DEFENSIVE_WEIGHT`.
         """
         model = copy.copy(self)
         known = self.config.base.largest_noise > 0.0
+        if weight is None:
+            weight = self.config.defensive_weight or DEFENSIVE_WEIGHT
         model.config = replace(self.config, defensive_weight=weight, samples_known=known)
         return model
 
@@ -299,8 +306,9 @@ class DANP(NeuralProcess):
     ) -> Callable[[Tensor], Mixture]:
         """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once.
 
-        The function takes one set of inputs, or one for every context. It keeps the features of all
-        samples in memory, 80 KB each with the default architecture.
+        The function takes one set of inputs, or one for every context; where there is one context,
+        any number of sets. It keeps the features of all samples in memory, 80 KB each with the
+        default architecture.
         """
         self.core.check({"context": context})
         self.check_context(context)
@@ -314,9 +322,12 @@ class DANP(NeuralProcess):
 
         def predictive(xt: Tensor) -> Mixture:
             self.core.check({"context": context}, xt=xt)
-            if len(xt) > count:
-                raise ValueError(f"xt must have a batch size of 1 or {count}, got {len(xt)}.")
-            return self._mixture(samples, encoded, xt.expand(count, -1, -1))
+            if len(xt) <= count:
+                return self._mixture(samples, encoded, xt.expand(count, -1, -1))
+            # One context: all sets of inputs as one, cut up afterwards.
+            joint = self._mixture(samples, encoded, xt.flatten(end_dim=1).unsqueeze(0))
+            cut = joint.components.map(lambda p: p[0].unflatten(1, xt.shape[:2]).transpose(0, 1))
+            return Mixture(joint.logits.expand(len(xt), -1), cut)
 
         return predictive
 
@@ -363,8 +374,10 @@ class DANP(NeuralProcess):
         check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
         if self.num_levels == 0:  # nothing is drawn
             num_samples, generator = 1, torch.Generator(context.x.device)
-        if generator is None:
-            raise ValueError("generator must be a torch.Generator, which a DANP needs, got None.")
+        if not isinstance(generator, torch.Generator):
+            raise ValueError(
+                f"generator must be a torch.Generator, which a DANP needs, got {generator!r}."
+            )
         if generator.device.type != context.x.device.type:
             raise ValueError(
                 f"generator must be on the device of the context, {context.x.device}, got one on "

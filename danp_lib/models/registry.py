@@ -1,7 +1,5 @@
 """The classes of models, by the names that checkpoints and commands know them by."""
 
-from __future__ import annotations
-
 from typing import Any, get_type_hints
 
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP

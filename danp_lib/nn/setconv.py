@@ -4,8 +4,6 @@ The grid belongs to a declared domain and never moves with the data: so predicti
 are the exact marginals of predictions at more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial, reduce
@@ -135,18 +133,6 @@ class _SumNear(torch.autograd.Function):
         return (dense.mT @ gradient).mT.sum_to_size(ctx.shape), None, None
 
 
-def linear_at_points(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear`` on ``(batch, points, channels)``.
-
-    On one thread of a CPU a convolution does it in half the time; on two it takes longer, and the
-    number of threads cannot be asked for in compiled code.
-    """
-    one_thread = not torch.compiler.is_compiling() and torch.get_num_threads() == 1
-    if not one_thread or x.device.type != "cpu" or x.dtype == torch.float64 or x.shape[1] == 0:
-        return F.linear(x, weight, bias)
-    return F.conv2d(x.mT.unsqueeze(-2), weight[..., None, None], bias).squeeze(-2).mT
-
-
 class SetConvEncoder(nn.Module):
     """From sets of points to a density and a data channel each, by length scales in units of x."""
 
@@ -214,4 +200,4 @@ class SetConvDecoder(nn.Module):
             lambda w: w @ features.mT if near is None else _SumNear.apply(features, near, w),
         )
         total = _weighted_sum(squared, self.log_scale, lambda w: w.sum(dim=-1, keepdim=True))
-        return linear_at_points(sums, matrix, bias) + total * at_each
+        return F.linear(sums, matrix, bias) + total * at_each

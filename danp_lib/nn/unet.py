@@ -7,8 +7,6 @@ The last layer, the 1x1 convolution ``out``, is linear, as is the interpolation 
 follows: it is left to the decoder, which applies it at the targets alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

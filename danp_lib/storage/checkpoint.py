@@ -6,8 +6,6 @@ A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (i
 to 0, so that a change of any byte shows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 from danp_lib._config import check_choice, from_dict, to_dict
 from danp_lib._files import data_folders, naming, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
+from danp_lib.data.points import check_kind
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, config_class
 
@@ -74,6 +73,7 @@ def save_checkpoint(
                 f"is taken; set another as `name` of the class {kind.__name__}."
             )
         generator = {"name": task_generator.name, "config": to_dict(task_generator)}
+    check_kind(Mapping, provenance=({} if provenance is None else provenance))
     fields = dict(provenance or {})
     if (contexts := getattr(model, "training_contexts", None)) is not None:
         fields["contexts"] = to_dict(contexts)
@@ -85,7 +85,12 @@ def save_checkpoint(
                 f"{(~value.isfinite()).sum().item()} values that are not finite."
             )
     parts = {"config": to_dict(model.config), "generator": generator, "provenance": fields}
-    texts = {k: json.dumps(v, sort_keys=True, allow_nan=False) for k, v in parts.items()}
+    texts = {}
+    for key, part in parts.items():
+        try:
+            texts[key] = json.dumps(part, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{key} must hold what JSON can: {error}.") from error
     metadata = {"format": FORMAT, "model": str(name), **texts, "sha256": _UNSIGNED}
     data = with_sorted_header(save(tensors, metadata))
     digest = hashlib.sha256(data).hexdigest()

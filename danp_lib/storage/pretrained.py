@@ -1,7 +1,5 @@
 """The trained models that come with the library, by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The benchmark tasks: 310 fixed ones a dataset, made once and stored (Appendix B.1)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ So a model is one script, ``DANP.models["name"] = {...}``, with its weights as t
 the widget and the assembled kernel are another, :func:`page_script`.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -35,27 +33,6 @@ SCRIPTS = (
 """The parts of :func:`page_script`, in their order."""
 
 PAGE_SCRIPT = "danp-live.js"
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{name}</title>
-<style>
-body {{ font-family: system-ui, sans-serif; margin: 1rem; }}
-html[data-theme="dark"] {{ background: #14181e; color: #f2f2f2; color-scheme: dark; }}
-</style>
-<script>
-const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-document.documentElement.dataset.theme = dark ? "dark" : "light";
-</script>
-<div class="danp-live" data-model="{name}" data-controls="full">
-<p>In a browser with scripts, a model answers here.</p>
-</div>
-<script src="{model}"></script>
-<script src="{script}"></script>
-"""
 
 
 def model_script(
@@ -178,7 +155,7 @@ def export_page(
     if f"{name}.js" == PAGE_SCRIPT:
         raise ValueError(f"name must be another than {name!r}, which the engine's script has.")
     texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
-    texts["index.html"] = _PAGE.format(
+    texts["index.html"] = source("page.html").format(
         name=html.escape(name), model=quote(f"{name}.js", safe=""), script=PAGE_SCRIPT
     )
     for file, text in texts.items():

@@ -1,7 +1,5 @@
 """The widgets of the book's pages in a running notebook, which takes the extra ``book``."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from typing import Any

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from danp_lib._config import NonNegativeFloat, checked
+from danp_lib._files import check_writable
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
@@ -24,7 +26,15 @@ from danp_lib.models.convnp import NeuralProcess
 from danp_lib.training import objective
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.optim import Optimizer
-from danp_lib.training.resume import Record, RunState, load_state, save_snapshot, save_state
+from danp_lib.training.resume import (
+    LOG,
+    STATE,
+    Record,
+    RunState,
+    load_state,
+    save_snapshot,
+    save_state,
+)
 
 
 class NonFiniteLossError(ValueError):
@@ -61,6 +71,7 @@ def train(
 
     Raises:
         NonFiniteLossError: If the loss or the gradient is not finite. The last good state stays.
+        OSError: If the folder cannot be written, before anything is done.
         ValueError: If the prior or the batches are not the model's, or the folder holds another run
             or a damaged one.
     """
@@ -72,12 +83,15 @@ def train(
     for_training, for_validation = spawn(generator, 2)
     state = RunState(model, Optimizer(model, config), for_training, task_generator, config)
     place = None if folder is None else Path(folder)
+    for file in () if place is None else (place / STATE, place / LOG):
+        check_writable(file)
     history = [] if place is None else load_state(place, state)
     make_step = TrainingStep(state, compile_model)
-    count = config.num_validation_batches
-    validation = objective.draw_validation_batches(
-        model, task_generator, config.batch, num_batches=count, generator=for_validation
-    )
+    draw = partial(objective.draw_batch, model, task_generator, config.batch)
+    validation = [
+        [draw(levels=f, generator=for_validation) for _ in range(config.num_validation_batches)]
+        for f in range(model.num_levels + 1)
+    ]
     updates: list[Update] = []
     start = time.monotonic() - 60.0 * state.minutes
     deadline = float("inf") if max_minutes is None else time.monotonic() + 60.0 * max_minutes

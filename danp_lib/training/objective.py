@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -115,22 +114,9 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
     return f"the loss is {loss.item()}, though each likelihood without jitter is finite"
 
 
+@torch.no_grad()
 def validation_log_likelihoods(
     model: NeuralProcess, batches: list[list[MaskedTask]]
 ) -> list[Tensor]:
     """Nats per target of every task, level by level, given the true levels above it."""
-    with torch.no_grad():
-        return [torch.cat([batch_log_likelihood(model, b) for b in level]) for level in batches]
-
-
-def draw_validation_batches(
-    model: NeuralProcess,
-    task_generator: TaskGenerator,
-    config: BatchConfig,
-    *,
-    num_batches: int,
-    generator: torch.Generator,
-) -> list[list[MaskedTask]]:
-    """Fixed batches to validate on, ``num_batches`` for each level."""
-    draw = partial(draw_batch, model, task_generator, config, generator=generator)
-    return [[draw(levels=f) for _ in range(num_batches)] for f in range(model.num_levels + 1)]
+    return [torch.cat([batch_log_likelihood(model, b) for b in level]) for level in batches]

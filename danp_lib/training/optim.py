@@ -1,7 +1,5 @@
 """The optimizers: Adam, and Muon for kernels and hidden layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import cast

@@ -3,8 +3,6 @@
 What the paper does not say of its training is as in its released code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

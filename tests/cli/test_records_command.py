@@ -160,7 +160,10 @@ def test_a_model_is_scored_on_records_that_come_later(trained: Path, tmp_path: P
         ((), "evaluate needs --tasks, or --data, and not both."),
         (("--tasks", "gp", "--data", "a.csv"), "evaluate needs --tasks, or --data, and not both."),
         (("--tasks", "gp", "--x", "t"), "--x, --y and --group do not go with --tasks."),
-        (("--data", "a.csv", "--estimator", "both"), "--num-samples do not go with --data."),
+        (
+            ("--data", "a.csv", "--estimator", "both"),
+            "--estimator, --num-samples and --device do not go with --data.",
+        ),
         (("--data", "a.csv"), "trained on records, got a convcnp that was not"),
     ],
 )

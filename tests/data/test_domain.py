@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from danp_lib._config import from_dict, to_dict
 from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.generators import GaussianProcess
+from danp_lib.data.points import PointSet
+from danp_lib.data.scaling import Scaling
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
 LINE = Domain.of((-2.0, 2.0))
@@ -103,6 +105,14 @@ class TestConfigurations:
     def test_what_is_no_domain_is_refused(self, make: Any, box: Any) -> None:
         with pytest.raises(ValueError, match=r"^domain must be "):
             make(domain=box)
+
+    @pytest.mark.parametrize("box", [5, None, "ab", ["ab"], (0.0, 1.0, 2.0), (0.0, "a"), (None,)])
+    def test_what_is_no_pair_of_numbers_is_refused(self, box: Any) -> None:
+        with pytest.raises(ValueError, match=r"^domain must be .*, got "):
+            Domain.of(box)
+        table = PointSet(torch.rand(1, 3, 1), torch.rand(1, 3, 1))
+        with pytest.raises(ValueError, match=r"^x_range or domain: domain must be .*, got "):
+            Scaling.fit(table, domain=box)
 
     def test_a_model_of_two_dimensions_is_refused_until_there_is_one(self) -> None:
         config = replace(ConvNPConfig(), domain=((-2.0, 2.0), (0.0, 1.0)))

@@ -1,6 +1,7 @@
 """Invariant 1, the augmented task, and its masks."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -276,6 +277,14 @@ class TestMasks:
             assert torch.equal(together.target.y[row], alone.target.y[row])
             for one, other in zip(together.auxiliary, alone.auxiliary, strict=True):
                 assert torch.equal(one.mask[row], other.mask[row])
+
+    def test_a_level_a_task_needs_levels_of_one_size(self) -> None:
+        task = self.augmented()
+        short = PointSet(task.levels[1].x[:, :2], task.levels[1].y[:, :2])
+        uneven = replace(task, levels=(task.levels[0], short, *task.levels[2:]))
+        assert uneven.masked(1).target is short
+        with pytest.raises(ValueError, match=r"^levels must all have one number of points .*, 2, "):
+            uneven.masked(torch.tensor([2, 0, 3, 1]))
 
     @pytest.mark.parametrize("level", [-1, 4])
     def test_a_level_that_is_none_is_refused(self, level: int) -> None:

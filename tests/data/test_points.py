@@ -143,6 +143,17 @@ class TestTask:
         task = tasks().to(torch.float64)
         assert {task.xc.dtype, task.yt.dtype, task.pool.x.dtype} == {torch.float64}  # type: ignore[union-attr]
 
+    def test_what_is_no_set_is_refused(self) -> None:
+        wrong: Any = 2
+        sets: dict[str, Any] = {
+            "context": (wrong, points(3)),
+            "target": (points(3), None),
+            "pool": (points(3), points(3), wrong),
+        }
+        for name, parts in sets.items():
+            with pytest.raises(ValueError, match=rf"^{name} must be a PointSet, got (int|None)"):
+                Task(*parts)
+
     def test_batches_of_different_sizes_are_refused(self) -> None:
         with pytest.raises(ValueError, match="'context': 3, 'target': 2"):
             Task(points(3), points(2))

@@ -242,6 +242,23 @@ class TestLowRankNormal:
             made.log_prob(values(2))
 
     @pytest.mark.parametrize("rank", RANKS)
+    def test_values_that_are_not_finite_are_refused(self, rank: int) -> None:
+        bad = values(2)
+        for number in (math.nan, math.inf):
+            bad[1, 2] = number
+            with pytest.raises(ValueError, match=f"^value must be finite, got {number}"):
+                normal(rank=rank).log_prob(bad)
+            assert normal(rank=rank).log_prob(bad, check=False).shape == (2,)
+
+    @pytest.mark.parametrize("size", [math.nan, math.inf])
+    @pytest.mark.parametrize("rank", [1, 3, 8])
+    def test_a_factor_that_is_not_finite_is_refused(self, rank: int, size: float) -> None:
+        made = normal(rank=rank)
+        broken = LowRankNormal(made.mean, torch.full_like(made.cov_factor, size), made.cov_diag)
+        with pytest.raises(ValueError, match=r"^the covariance must be"):
+            broken.log_prob(values(2))
+
+    @pytest.mark.parametrize("rank", RANKS)
     def test_without_checks_nothing_is_refused(self, rank: int) -> None:
         made, y = normal(rank=rank), values(2)
         assert torch.equal(made.log_prob(y, check=False), made.log_prob(y))
@@ -396,6 +413,15 @@ class TestMixture:
         assert (sign == sign[:, :1]).all()
         assert abs(sign[:, 0].mean()) < 5 / 1000**0.5
 
+    def test_logits_that_give_no_weights_are_refused(self) -> None:
+        components = normal((2, 4))
+        for row in ([0.0, math.nan, 0.0, 0.0], [-math.inf] * 4, [math.inf, 0.0, 0.0, 0.0]):
+            logits = torch.tensor([[0.0, -math.inf, 0.0, 0.0], row])
+            with pytest.raises(ValueError, match=r"^logits must be numbers or -inf.* got \["):
+                Mixture(logits, components)
+        with pytest.raises(ValueError, match=r"^value must be finite, got nan"):
+            mixture().log_prob(torch.full_like(values(2), math.nan))
+
     def test_logits_of_another_shape_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"^logits "):
             Mixture(torch.zeros(2, 3), normal((2, 4)))
@@ -462,6 +488,15 @@ def test_the_arguments_are_torchs() -> None:
     )
     torch.testing.assert_close(again.log_prob(y), theirs.log_prob(y.squeeze(-1)))
     torch.testing.assert_close(again.variance.squeeze(-1), theirs.variance)
+
+
+@pytest.mark.parametrize("made", [normal(), mixture()])
+def test_a_level_that_is_none_is_refused(made: LowRankNormal | Mixture) -> None:
+    for level in (-0.1, 1.1, math.nan):
+        for value in (level, torch.tensor([0.5, 0.5, level, 0.5, 0.5]).unsqueeze(-1)):
+            with pytest.raises(ValueError, match=rf"^the level .* in \[0, 1\], got {level}"):
+                made.icdf(value)
+    assert made.icdf(1.0).isposinf().all()
 
 
 def test_one_index_and_one_number_a_point_are_refused() -> None:

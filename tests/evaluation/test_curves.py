@@ -132,6 +132,16 @@ def test_only_a_danp_draws_samples(tasks: Task) -> None:
         score_samples(GaussianProcessOracle(), tasks, generator=seeded(0))  # type: ignore[arg-type]
 
 
+def test_a_danp_without_levels_and_a_batch_without_tasks_are_refused(
+    model: DANP, tasks: Task
+) -> None:
+    without = DANP(replace(model.config, num_levels=0))
+    with pytest.raises(ValueError, match=r"^model must .*num_levels >= 1, got a DANP with 0"):
+        score_samples(without, tasks, generator=seeded(0))
+    with pytest.raises(ValueError, match=r"^task must hold at least one task, got a batch of 0"):
+        score_samples(model, tasks[:0], generator=seeded(0))
+
+
 def test_a_model_that_weights_its_samples_has_no_curve(model: DANP, tasks: Task) -> None:
     weighting = copy.copy(model)
     base = replace(model.config.base, conditioned=True, observation_noise=0.01, largest_noise=0.3)

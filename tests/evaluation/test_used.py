@@ -56,6 +56,11 @@ def test_the_scores_are_those_of_the_defended_mixture() -> None:
     assert plain.crps != used.marginals.crps
 
 
+def test_a_weight_of_the_models_own_is_kept() -> None:
+    own = small().defended(0.2)
+    assert score_used(own, TASKS[:1], num_samples=2, generator=seeded()).defensive_weight == 0.2
+
+
 def test_without_levels_there_is_nothing_to_score() -> None:
     with pytest.raises(ValueError, match=r"^model must have noise levels"):
         score_used(small(num_levels=0), TASKS, generator=seeded())

@@ -233,6 +233,18 @@ def test_windows_without_enough_points_are_not_counted() -> None:
     assert any(re.match(r"only \d functions to train on", message) for message in said)
 
 
+def test_a_series_without_a_window_is_warned_of_once() -> None:
+    time = np.arange(0.0, 40.0, 0.1)
+    long = pd.DataFrame({"g": "long", "x": time, "y": np.sin(3.0 * time)})
+    short = pd.DataFrame({"g": "short", "x": time[:12], "y": np.cos(time[:12])})
+    frame = pd.concat([long, short])
+    with pytest.warns(RecordsWarning) as caught:
+        fit(frame, group="g", width=2.0, hold_out_by="time", compare=(), **SHORTER)
+    said = [str(warning.message) for warning in caught if "hold no window" in str(warning.message)]
+    # Once of what is trained on, and once of what is held out.
+    assert said == ["series, or parts, that hold no window were left out: 1."] * 2
+
+
 def test_a_width_that_is_no_multiple_of_the_spacing_loses_no_window() -> None:
     """A window that starts at a point holds one more than those that lie side by side."""
     frame = pd.DataFrame({"x": np.arange(600.0), "y": np.sin(np.arange(600.0))})

@@ -66,6 +66,17 @@ def test_inputs_that_float32_cannot_tell_apart_are_refused() -> None:
         fitted.predict(known, x)
 
 
+@pytest.mark.parametrize(
+    "x", [torch.tensor([1e30]).double(), torch.tensor([math.inf]), torch.tensor([math.nan])]
+)
+def test_inputs_off_the_domain_are_refused_for_that(x: Tensor) -> None:
+    fitted = Fitted(
+        seeded(ConvGNP, ConvNPConfig(channels=4, num_layers=2, rank=2), dtype=torch.float32)
+    )
+    with pytest.raises(ValueError, match=r"^x must lie in the model's domain .* got \["):
+        fitted.predict(PointSet.empty(dtype=torch.float64), x)
+
+
 def test_nothing_known_and_nothing_asked_for_is_an_empty_prediction() -> None:
     small = ConvNPConfig(domain=(0.0, 8.0), points_per_unit=4, channels=4, num_layers=2, rank=2)
     fitted = Fitted(seeded(ConvGNP, small, dtype=torch.float32), layout=Layout(own_start=True))

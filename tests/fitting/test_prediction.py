@@ -65,6 +65,12 @@ def test_a_table_holds_the_models_prediction(fitted: Fitted) -> None:
     np.testing.assert_allclose(table["q0.95"], expected.quantile(0.95).flatten(), rtol=1e-5)
 
 
+def test_levels_may_be_numpys(fitted: Fitted) -> None:
+    at = pd.DataFrame({"hour": [1.0]})
+    table = predict_table(fitted, days("a"), at, quantiles=tuple(np.array([0.1, 0.5])))
+    assert list(table) == ["station", "hour", "mean", "sd", "q0.1", "q0.5"]
+
+
 def test_a_frame_and_its_file_give_the_same_table(fitted: Fitted, tmp_path: Path) -> None:
     known, at = days("a", "bb"), pd.DataFrame({"hour": [1.0, 12.25], "station": ["bb", "a"]})
     known.to_csv(tmp_path / "known.csv", index=False)
@@ -145,6 +151,7 @@ def test_what_may_be_a_mistake_is_said(fitted: Fitted) -> None:
         ),
         ({"context": days("a").assign(level="high")}, "row 0: level must be a finite number"),
         ({"quantiles": (0.5, 1.0)}, r"quantiles must be different numbers in \(0, 1\)"),
+        ({"quantiles": ("0.5",)}, r"quantiles\[0\] must be a finite number, got '0.5'"),
         ({"samples": -1}, "samples must be >= 0"),
         ({"num_samples": 0}, "num_samples must be >= 1"),
         ({"seed": 0.5}, "seed must be"),
@@ -157,3 +164,8 @@ def test_what_cannot_be_predicted_is_refused(
     given: dict[str, Any] = {"context": days("a"), "at": pd.DataFrame({"hour": [1.0]})} | options
     with pytest.raises(ValueError, match=message):
         predict_table(fitted, given.pop("context"), given.pop("at"), **given)
+
+
+def test_a_bare_model_is_refused(fitted: Fitted) -> None:
+    with pytest.raises(ValueError, match="fitted must be a Fitted, got DANP"):
+        predict_table(fitted.model, days("a"), days("a"))  # type: ignore[arg-type]

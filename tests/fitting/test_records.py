@@ -181,6 +181,12 @@ def test_series_that_are_too_short_to_be_divided_are_left_out_and_counted(by: An
         divide(table[torch.tensor([1])], 0.2, by, generator=generator)
 
 
+def test_a_division_by_something_else_is_refused() -> None:
+    table = read_records(pd.DataFrame({"x": range(20), "y": 0.0}))
+    with pytest.raises(ValueError, match=r"^by must be 'group' or 'time' or 'blocks', got 'year'"):
+        divide(table, 0.2, "year", generator=torch.Generator())  # type: ignore[arg-type]
+
+
 def test_a_window_of_dates_is_in_years() -> None:
     dates = pd.date_range("2020-01-01", periods=48, freq="h")
     table = read_records(pd.DataFrame({"x": dates, "y": 0.0}))

@@ -69,6 +69,16 @@ def test_what_a_model_has_not_seen_the_like_of_scores_less(fitted: Fitted, tmp_p
     assert shifted.coverage_90 < 0.1 < 0.2 < usual.coverage_90
 
 
+def test_functions_that_are_too_short_are_counted_without_advice(fitted: Fitted) -> None:
+    later = days(4, seed=1)
+    with pytest.warns(RecordsWarning) as said:
+        score = score_records(fitted, later[(later["day"] > 1) | (later["hour"] < 5)])
+    assert score.num_functions == 2
+    (message,) = (str(warning.message) for warning in said)
+    assert message == "functions with fewer than 16 points were left out: 2 of 4."
+    assert said[0].filename == __file__
+
+
 def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
     time = 1990.0 + np.arange(12 * 40) / 12.0
     random = np.random.default_rng(1)
@@ -89,7 +99,7 @@ def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
     [
         (lambda f: f.assign(hour=f["hour"] + 9.0), r"^hour must lie in the model's domain \[0"),
         (lambda f: f.assign(hour=pd.to_datetime("2020-01-01")), "'hour' must hold numbers, as"),
-        (lambda f: f[:3], "no function has the 16 points of a context and its targets"),
+        (lambda f: f[:3], r"^no function has the 16 points of a context and its targets\.$"),
         (lambda f: f.drop(columns="day"), "must have the column 'day' once"),
     ],
 )
@@ -99,5 +109,9 @@ def test_what_cannot_be_scored_is_refused(fitted: Fitted, change: Any, message: 
         table = table[:1]
     with pytest.raises(ValueError, match=message):
         score_records(fitted, table)
+    with pytest.raises(ValueError, match=r"^seed must be"):
+        score_records(fitted, table, seed=2**70)
+    with pytest.raises(ValueError, match="fitted must be a Fitted, got DANP"):
+        score_records(fitted.model, table)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="trained on records, got a convcnp that was not"):
         score_records(Fitted(load_pretrained("convcnp-gp")), table)

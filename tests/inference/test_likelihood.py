@@ -433,6 +433,12 @@ def test_an_estimate_by_both_halves_needs_a_sample_of_each() -> None:
 
 def test_wrong_tasks_are_refused_by_name() -> None:
     task, model = draw_task(), random_danp()
+    functions: Any = (log_likelihood, log_weights, ar_log_prob)
+    for function in functions:
+        with pytest.raises(ValueError, match=r"^task must be a Task, got tuple"):
+            function(model, (task.context, task.target), generator=seeded(0))
+        with pytest.raises(ValueError, match=r"^generator must be a torch.Generator, got 3"):
+            function(model, task, generator=3)
     assert task.pool is not None
     short = Task(task.context, task.target, PointSet(task.pool.x[:, :5], task.pool.y[:, :5]))
     with pytest.raises(ValueError, match=r"pool .* 6 .* 5"):

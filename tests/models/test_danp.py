@@ -19,7 +19,7 @@ from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.convnp import ConvGNP
-from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig
+from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig, defend
 
 NUM_LEVELS = 3
 Hidden = Literal["data", "nan", "nothing"]
@@ -255,9 +255,19 @@ def test_conditioning_once_predicts_anywhere(chunk_size: int) -> None:
     assert passes == 0
     with pytest.raises(ValueError, match=r"batch .*'xt': 4"):
         predictive(torch.zeros(4, 2, 1).double())
-    alone = model.condition_on(context[0], generator=torch.Generator(), **options)
-    with pytest.raises(ValueError, match=r"^xt .*batch size .*got 3"):
-        alone(xt)
+
+
+def test_conditioning_once_on_one_context_serves_many_sets_of_inputs() -> None:
+    context, xt = draw_set(1, 5, 0), draw_set(3, 4, 1).x
+    for model in (m := seeded(DANP, small_danp(conditioned=True)), m.defended(0.2)):
+        predictive = model.condition_on(
+            context, num_samples=5, generator=torch.Generator().manual_seed(0), chunk_size=2
+        )
+        together = predictive(xt)
+        assert together.batch_shape == (3,)
+        for row in range(3):
+            assert_same(together[row : row + 1], predictive(xt[row : row + 1]))
+        assert predictive(xt[:, :0]).mean.shape == (3, 0, 1)
 
 
 def test_samples_have_the_moments_of_the_predictive() -> None:
@@ -352,6 +362,11 @@ class TestDefense:
         assert defended.core is self.model.core
         assert_same(self.predict(defended.defended(0.0)), self.predict(self.model))
 
+    def test_a_weight_of_its_own_is_kept(self) -> None:
+        own = self.model.defended(0.2)
+        for again in (own.defended(), defend(own)):
+            assert again.config.defensive_weight == 0.2
+
     def test_conditioning_once_predicts_the_same(self) -> None:
         model = self.model.defended()
         predictive = model.condition_on(
@@ -398,6 +413,15 @@ class TestErrors:
             )
             assert torch.equal(ours.mean, numpys.mean)
             assert torch.equal(ours.variance, numpys.variance)
+
+    def test_a_generator_is_no_number(self) -> None:
+        with pytest.raises(ValueError, match=r"^generator must be a torch.Generator.* got 3"):
+            self.model.predict(self.context, self.xt, generator=3)
+
+    @pytest.mark.parametrize("sets", [(1, 2, 3), draw_set(1, 4, 2)])
+    def test_auxiliary_sets_are_sets(self, sets: Any) -> None:
+        with pytest.raises(ValueError, match=r"^auxiliary.* must be a (PointSet|Sequence), got"):
+            self.model(self.context, sets, self.xt)
 
     def test_number_of_auxiliary_sets(self) -> None:
         with pytest.raises(ValueError, match=r"^auxiliary .*2 sets"):

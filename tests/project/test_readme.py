@@ -285,7 +285,7 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
 
 
 def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
-    book = json.loads((ROOT / "book" / "09-results.ipynb").read_text(encoding="utf-8"))
+    book = json.loads((ROOT / "book" / "papers-numbers.ipynb").read_text(encoding="utf-8"))
     (cell,) = (cell for cell in book["cells"] if cell["id"] == "one-network-scores")
     lines = "".join(cell["outputs"][0]["text"]).replace("\N{NO-BREAK SPACE}", " ").splitlines()
     scores = [re.findall(r"\d+\.\d\d ± \d+\.\d\d", line) for line in lines]

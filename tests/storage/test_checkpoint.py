@@ -166,6 +166,13 @@ def test_a_scaling_is_saved_with_the_model(tmp_path: Path) -> None:
         load_fitted(tmp_path / "bad")
 
 
+@pytest.mark.parametrize("provenance", [{"a": object()}, {"a": float("nan")}, {1: 2, "a": 3}, 3])
+def test_what_json_cannot_hold_is_refused_as_provenance(provenance: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^provenance must "):
+        save_checkpoint(tmp_path / "m", ConvGNP(TINY), provenance=provenance)
+    assert not (tmp_path / "m").exists()
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "m", b"not a checkpoint at all", "safetensors file")
     save_file({"x": torch.zeros(1)}, tmp_path / "plain")

@@ -117,6 +117,8 @@ def test_a_file_that_is_not_the_cards_is_refused(folders: tuple[Path, Path]) -> 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"^name .*'danp-sine'"):
         load_pretrained("danp-sine")
+    with pytest.raises(ValueError, match=r"^name must be one of .* got \['danp-gp'\]"):
+        load_pretrained(["danp-gp"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
+from danp_lib.data.noising import MaskedTask
 from danp_lib.inference.compiling import can_compile
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig, NeuralProcess
 from danp_lib.models.danp import DANPConfig
@@ -33,7 +35,6 @@ from danp_lib.training.objective import (
     BatchConfig,
     batch_log_likelihood,
     draw_batch,
-    draw_validation_batches,
     training_loss,
     validation_log_likelihoods,
 )
@@ -61,6 +62,16 @@ def tiny(name: str = "danp", **changes: Any) -> NeuralProcess:
 
 def weights(model: NeuralProcess) -> dict[str, Tensor]:
     return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def validation_batches(
+    model: NeuralProcess, run: TrainingConfig, generator: torch.Generator
+) -> list[list[MaskedTask]]:
+    draw = partial(draw_batch, model, Sawtooth(), run.batch, generator=generator)
+    return [
+        [draw(levels=f) for _ in range(run.num_validation_batches)]
+        for f in range(model.num_levels + 1)
+    ]
 
 
 def assert_same_weights(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
@@ -98,6 +109,19 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert train(again, Sawtooth(), RUN, folder=tmp_path, progress=False) == history
     assert_same_weights(weights(first), weights(again))
     assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("mine")
+    model = tiny()
+    before = weights(model)
+    with pytest.raises(NotADirectoryError, match=r"state\.safetensors cannot be written"):
+        train(model, Sawtooth(), RUN, folder=taken, progress=False)
+    assert_same_weights(weights(model), before)
+    (tmp_path / "run" / "log.jsonl").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=r"log\.jsonl is a folder"):
+        train(model, Sawtooth(), RUN, folder=tmp_path / "run", progress=False)
 
 
 def test_snapshots_need_a_folder() -> None:
@@ -316,9 +340,7 @@ def test_a_run_can_end_with_the_weights_of_its_best_validation(name: str) -> Non
 
     history = train(model, Sawtooth(), KEEPING, progress=False, callback=note)
     _, generator = spawn(torch.Generator().manual_seed(KEEPING.seed), 2)
-    batches = draw_validation_batches(
-        model, Sawtooth(), KEEPING.batch, num_batches=1, generator=generator
-    )
+    batches = validation_batches(model, KEEPING, generator)
     best, kept = torch.full((model.num_levels + 1,), -math.inf), 0
     for step, values in seen.items():
         other = tiny(name)
@@ -496,7 +518,7 @@ def test_training_is_its_steps_written_out() -> None:
     for level, found in enumerate(record["log_likelihood_by_level"]):
         own = [values for f, values in rows if f == level]
         assert found == (pytest.approx(float(torch.cat(own).mean())) if own else None)
-    batches = draw_validation_batches(model, Sawtooth(), run.batch, num_batches=1, generator=other)
+    batches = validation_batches(model, run, other)
     scores = validation_log_likelihoods(model, batches)
     assert record["validation"] == pytest.approx([float(level.mean()) for level in scores])
 
