@@ -66,6 +66,7 @@ USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
 _LONGER = {
     ("danp", ""): "both",
     ("danp", " (as used)"): "used",
+    ("danp", " (as used, more samples)"): f"model{DEFENDED}",
     ("danp", " (rolled out)"): "autoregressive",
     ("danp", " (as used, rolled out)"): f"autoregressive{DEFENDED}",
     ("danp", " (as used, rolled out, 8 orders)"): f"orders{DEFENDED}",

@@ -20,7 +20,12 @@ _VARIANTS = (
     ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
     ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
-    ("danp-long-seed1", "--model danp --seed 1", ("sawtooth",), "fast --steps 56000"),
+    (
+        "danp-long-seed1",
+        "--model danp --seed 1",
+        ("sawtooth", "square-released"),
+        "fast --steps 56000",
+    ),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
     ("convgnp-long-seed1", "--model convgnp --seed 1", ("sawtooth",), "fast --steps 56000"),
     ("danp-longest", "--model danp", ("sawtooth",), "fast --steps 112000"),
