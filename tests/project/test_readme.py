@@ -283,6 +283,27 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
     ]
     assert "ahead of every ConvGNP, by {:.2f} ± {:.2f} or more.".format(*min(leads)) in prose
 
+    square = shipped_table["square-released"]
+    for how in ("used", f"autoregressive{DEFENDED}"):
+        again, once = (f"danp-long{run}-square-released" for run in ("-seed1", ""))
+        change, width = difference((again, how), (once, how))
+        assert abs(change) < width
+    used, rolled_out = (
+        f"{square[name]['ours']:.2f} ± {square[name]['ours_ci95']:.2f}"
+        for name in ("danp-long-seed1 (as used)", "danp-long-seed1 (as used, rolled out)")
+    )
+    assert f"{used} as used and {rolled_out} rolled out as used, no different" in prose
+
+
+def test_more_samples_bring_the_danp_up_to_the_convgnp(shipped_table: Table) -> None:
+    row = shipped_table["gp"]["danp-long (as used, more samples)"]
+    assert row["num_samples"] == 1024
+    behind, width = difference(("convgnp-gp", "exact"), ("danp-long-gp", f"model{DEFENDED}"))
+    assert 0.0 < behind < width
+    score = f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}"
+    prose = " ".join(SCORES.split())
+    assert f"in place of 256, scores {score}, which is {behind:.2f} ± {width:.2f} less" in prose
+
 
 def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
     book = json.loads((ROOT / "book" / "papers-numbers.ipynb").read_text(encoding="utf-8"))
