@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,8 +41,9 @@ def score_records(
 
     The table is one that :func:`~danp_lib.fitting.fit.fit` takes, of functions that were not in the
     training; columns that are not named are those of the training. Series are cut into windows that
-    do not overlap. Raises a ``ValueError`` if the model is not of records, a cell cannot be read,
-    or an input is off the model's domain.
+    do not overlap. Points off the model's domain are left out; a
+    :class:`~danp_lib.fitting.records.RecordsWarning` says so. Raises a ``ValueError`` if the model
+    is not of records, a cell cannot be read, or no input is in the model's domain.
     """
     check_kind(Fitted, fitted=fitted)
     checked(Seed, seed, "seed")
@@ -59,9 +61,13 @@ def score_records(
         table = windows_of(table, layout.width, stride=layout.width)
     batch = said["training"]["batch"]
     sizes = {"max_context": batch["context_size"][1], "num_targets": batch["num_targets"]}
-    places = table.functions.x[table.functions.mask & ~fitted.takes(table.functions.x, 0.0)]
-    if len(places):
-        raise ValueError(f"{columns['x']} must {fitted.rule}, got {float(places[0])}.")
+    points = table.functions
+    inside = points.mask & fitted.takes(points.x, 0.0)
+    if not inside.any():
+        raise ValueError(f"{columns['x']} must {fitted.rule}, but none of the records does.")
+    if off := int((points.mask & ~inside).sum()):
+        warn(f"points off the model's domain were left out: {off} of {int(points.mask.sum())}.")
+        table = replace(table, functions=PointSet(points.x, points.y, inside).blanked())
     functions = usable(table, fitted.season, sum(sizes.values()), fixed=True)
     scores = score_models(
         {"own": partial(predict_as_used, fitted.model)},

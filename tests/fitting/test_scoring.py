@@ -79,6 +79,18 @@ def test_functions_that_are_too_short_are_counted_without_advice(fitted: Fitted)
     assert said[0].filename == __file__
 
 
+def test_points_off_the_domain_are_left_out_and_counted(fitted: Fitted) -> None:
+    later = days(5, seed=1)
+    beyond = pd.DataFrame({"day": [0, 3], "hour": [16.5, -0.5], "demand": [0.0, 99.0]})
+    with pytest.warns(RecordsWarning) as said:
+        score = score_records(fitted, pd.concat([later, beyond]))
+    messages = [str(one.message) for one in said]
+    assert messages[-1] == "points off the model's domain were left out: 2 of 82."
+    assert score.log_likelihood == pytest.approx(
+        score_records(fitted, later).log_likelihood, abs=0.5
+    )
+
+
 def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
     time = 1990.0 + np.arange(12 * 40) / 12.0
     random = np.random.default_rng(1)
@@ -97,7 +109,7 @@ def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.assign(hour=f["hour"] + 9.0), r"^hour must lie in the model's domain \[0"),
+        (lambda f: f.assign(hour=f["hour"] + 19.0), r"^hour must lie in the model's domain \[0"),
         (lambda f: f.assign(hour=pd.to_datetime("2020-01-01")), "'hour' must hold numbers, as"),
         (lambda f: f[:3], r"^no function has the 16 points of a context and its targets\.$"),
         (lambda f: f.drop(columns="day"), "must have the column 'day' once"),
