@@ -17,6 +17,7 @@ from danp_lib.cli import arguments, records
 from danp_lib.cli.arguments import (
     DATASET_NAMES,
     AsJson,
+    Data,
     Defended,
     Device,
     Group,
@@ -36,7 +37,6 @@ from danp_lib.storage.tasks import benchmark_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
 _SAMPLES = Option(help="Samples a task, in a rollout a target, for a DANP.")
-_DATA = Option(help="A CSV file of your own, a row a measurement.")
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
     help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
@@ -60,7 +60,7 @@ def evaluate(
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
-    data: Annotated[Path | None, _DATA] = None,
+    data: Data = None,
     x: XColumn = None,
     y: YColumn = None,
     group: Group = None,

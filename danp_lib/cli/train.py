@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from typer import Context, Exit, Option
 
 from danp_lib._config import PositiveFloat, checked, to_dict
-from danp_lib.cli.arguments import Dataset, Device, Group, Seed, XColumn, YColumn, start_run
+from danp_lib.cli.arguments import Data, Dataset, Device, Group, Seed, XColumn, YColumn, start_run
 from danp_lib.cli.records import run_records
 from danp_lib.fitting.fit import Interrupted
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
@@ -43,7 +43,6 @@ _COMPILE = Option(
     help="Compile the step, which takes minutes; one of recipe fast is then about a tenth faster.",
 )
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
-_DATA = Option(help="A CSV file of your own, a row a measurement.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")
 
 
@@ -84,7 +83,7 @@ def train(
     device: Device = "cpu",
     compile_model: Annotated[bool, _COMPILE] = False,
     snapshots: Annotated[bool, _SNAPSHOTS] = False,
-    data: Annotated[Path | None, _DATA] = None,
+    data: Data = None,
     x: XColumn = None,
     y: YColumn = None,
     group: Group = None,
