@@ -45,8 +45,9 @@ Defended = Annotated[
     ),
 ]
 ESTIMATOR = Option(
-    help="model (as published), noising, both, autoregressive (a rollout in one order), or orders "
-    "(the mean density over eight orders)."
+    help="model (as published), noising, both, autoregressive (a rollout in one order), orders "
+    "(the mean density over eight orders), or orders-halved (with half the samples whenever the "
+    "points known double)."
 )
 Dataset = Annotated[
     str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")

@@ -184,7 +184,12 @@ def render(result: Evaluation) -> str:
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(part.num_tasks), *numbers, effective])
-    rollouts = {"autoregressive": "target", "orders": "target, added up over eight orders"}
+    in_orders = "target, added up over eight orders"
+    rollouts = {
+        "autoregressive": "target",
+        "orders": in_orders,
+        "orders-halved": f"first {in_orders}",
+    }
     per = rollouts.get(result.estimator, "task")
     lines = [
         f"average likelihood   {likelihood}",

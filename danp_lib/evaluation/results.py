@@ -187,7 +187,7 @@ def run_benchmark(
         if path.is_file():
             before = load_result(path, content)
             drawn = options.get("num_samples", 256)
-            factor = NUM_ORDERS if estimator == "orders" else 1
+            factor = NUM_ORDERS if estimator.startswith("orders") else 1
             is_counted = model.num_levels > 0 and content is Evaluation
             _check_resumable(path, before, origin, drawn if is_counted else None, factor)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)

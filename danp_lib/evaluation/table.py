@@ -70,6 +70,7 @@ _LONGER = {
     ("danp", " (rolled out)"): "autoregressive",
     ("danp", " (as used, rolled out)"): f"autoregressive{DEFENDED}",
     ("danp", " (as used, rolled out, 8 orders)"): f"orders{DEFENDED}",
+    ("danp", " (as used, rolled out, 8 orders, more samples)"): f"orders-halved{DEFENDED}",
     ("convgnp", ""): "exact",
     ("convgnp", " (rolled out)"): "autoregressive",
     ("convgnp", " (rolled out, 8 orders)"): "orders",

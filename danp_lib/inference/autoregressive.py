@@ -6,8 +6,9 @@ target (paper, Sections 1 and 3).
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ def ar_log_prob(
     *,
     generator: torch.Generator,
     num_samples: int = 256,
+    halved: bool = False,
     chunk_size: int = 256,
 ) -> Rollout:
     r"""Log-likelihood of each task's targets by the chain rule.
@@ -48,16 +50,17 @@ def ar_log_prob(
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
 
-    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. Where
-    it is defended, the steps share the weight of the defensive component: :math:`\delta / N_t`
-    each, so that a task costs no more than :math:`-\log(1 - \delta)` nats, as in one prediction.
-    The contexts, or the samples, are computed ``chunk_size`` at a time. An exact predictive takes
-    no passes.
+    With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. If S is
+    ``halved``, that is where no point is known, and half as many whenever the points known, plus
+    one, have doubled: :math:`S / 2^{\lfloor \log_2(1 + n) \rfloor}` with n of them, but one at
+    least. The fewer points are known, the more the samples differ. Where a DANP is defended, the
+    steps share the weight of the defensive component: :math:`\delta / N_t` each, so that a task
+    costs no more than :math:`-\log(1 - \delta)` nats, as in one prediction. The contexts, or the
+    samples, are computed ``chunk_size`` at a time. An exact predictive takes no passes.
     """
     check_kind(Task, task=task)
     task.check()
-    sizes = {"num_samples": num_samples, "chunk_size": chunk_size}
-    check_at_least(1, **sizes)
+    check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     defended = False
     if isinstance(model, DANP) and model.config.defensive_weight > 0.0:
         defended = True
@@ -67,20 +70,21 @@ def ar_log_prob(
     values = torch.zeros(task.batch_size, dtype=torch.float64, device=task.xt.device)
     # Two streams, so that one seed means the same orders for every model.
     for_orders, for_samples = spawn(generator, 2)
+    passes = 0
     for row in range(task.batch_size):
         contexts, targets = _growing(task[row], for_orders)
-        for start in range(0, contexts.batch_size, chunk_size):
-            part = slice(start, start + chunk_size)
+        for count, part in _parts(contexts, num_samples, halved, chunk_size):
             context, target = contexts[part], targets[part]
             if isinstance(model, Oracle):
                 terms = model.log_prob(context, target)
             else:
+                sizes = {"num_samples": count, "chunk_size": chunk_size}
                 predictive = model.predict(context, target.x, generator=for_samples, **sizes)
                 terms = predictive.log_prob(target.y)
+                # The defensive component is one more pass.
+                passes += context.batch_size * (1 + model.num_levels * count + defended)
             values[row] += terms.sum()
-    # The defensive component is one more pass, and an exact predictive has none.
-    passes = 0 if isinstance(model, Oracle) else 1 + model.num_levels * num_samples + defended
-    return Rollout(values, passes * task.batch_size * task.target.num_points)
+    return Rollout(values, passes)
 
 
 @torch.no_grad()
@@ -128,6 +132,19 @@ def _growing(task: Task, generator: torch.Generator) -> tuple[PointSet, PointSet
     earlier = PointSet(x.expand(count, -1, -1), y.expand(count, -1, -1), known)
     contexts = task.context.compact().expand(count).concat(earlier)
     return contexts, PointSet(x.unsqueeze(1), y.unsqueeze(1))
+
+
+def _parts(
+    contexts: PointSet, num_samples: int, halved: bool, chunk_size: int
+) -> Iterator[tuple[int, slice]]:
+    """Rows of growing contexts, at most ``chunk_size``, with the number of samples of each."""
+    known = contexts.sizes.tolist()
+    counts = [max(1, num_samples >> int(1 + n).bit_length() - 1) for n in known]
+    start = 0
+    for count, same in groupby(counts if halved else [num_samples] * len(known)):
+        for size in chunks(len(list(same)), chunk_size):
+            yield count, slice(start, start + size)
+            start += size
 
 
 def _sample(

@@ -33,11 +33,11 @@ from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chu
 Estimator = Literal["model", "noising", "both"]
 """How a DANP's likelihood is estimated, by where the samples come from; see the module."""
 
-Rollouts = Literal["autoregressive", "orders"]
+Rollouts = Literal["autoregressive", "orders", "orders-halved"]
 """How rollouts are scored, in one order or by the mean density over :data:`NUM_ORDERS`."""
 
 NUM_ORDERS = 8
-"""How many random orders the estimator ``"orders"`` averages over."""
+"""How many random orders the estimators ``"orders"`` and ``"orders-halved"`` average over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,10 @@ def log_likelihood(
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
             ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
             of the density of a rollout's samples, each of which has an order of its own.
-        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target.
+            ``"orders-halved"`` does so with fewer samples the more points are known.
+        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target, or for
+            ``"orders-halved"`` a target when no point is known; see
+            :func:`~danp_lib.inference.autoregressive.ar_log_prob`.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
             uniform whatever is asked for.
@@ -103,7 +106,9 @@ def log_likelihood(
     used: str = estimator
     if rolled_out:
         # The first order of a seed is the one of "autoregressive".
-        used, orders = (estimator, NUM_ORDERS) if estimator == "orders" else ("autoregressive", 1)
+        orders = NUM_ORDERS if estimator.startswith("orders") else 1
+        used = estimator if orders > 1 else "autoregressive"
+        options["halved"] = estimator == "orders-halved"
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
         passes, drawn = sum(rollout.forward_passes for rollout in rollouts), orders * drawn

@@ -375,6 +375,10 @@ def test_table_prints_the_table(
         ("both", "both, 32 samples a task\n"),
         ("autoregressive", "autoregressive, 32 samples a target\n"),
         ("orders", "orders, 32 samples a target, added up over eight orders\n"),
+        (
+            "orders-halved",
+            "orders-halved, 32 samples a first target, added up over eight orders\n",
+        ),
     ],
 )
 def test_a_score_says_of_what_its_samples_are(estimator: str, said: str) -> None:

@@ -60,7 +60,9 @@ def task() -> Task:
     return Task(PointSet(full.xc, y, keep), full.target)
 
 
-def chain_by_hand(model: NeuralProcess, task: Task, seed: int, num_samples: int = 1) -> Tensor:
+def chain_by_hand(
+    model: NeuralProcess, task: Task, seed: int, num_samples: int = 1, halved: bool = False
+) -> Tensor:
     for_orders, for_samples = spawn(seeded(seed), 2)
     values = []
     for row in range(task.batch_size):
@@ -68,7 +70,8 @@ def chain_by_hand(model: NeuralProcess, task: Task, seed: int, num_samples: int 
         total = torch.zeros((), dtype=torch.float64)
         for n in torch.randperm(task.target.num_points, generator=for_orders).tolist():
             x, y = task.xt[row, n].reshape(1, 1, 1), task.yt[row, n].reshape(1, 1, 1)
-            options = {"num_samples": num_samples, "generator": for_samples}
+            fewer = max(1, num_samples // 2 ** math.floor(math.log2(1 + known.num_points)))
+            options = {"num_samples": fewer if halved else num_samples, "generator": for_samples}
             total += model.predict(known, x, **options).log_prob(y)[0]  # type: ignore[arg-type]
             known = known.concat(PointSet(x, y))
         values.append(total)
@@ -92,6 +95,20 @@ def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task) -> None:
     by_hand = chain_by_hand(model, task, 5, num_samples=3)
     torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
     assert result.forward_passes == 3 * 6 * (1 + 2 * 3)
+
+
+@pytest.mark.parametrize("chunk_size", [256, 2, 3])
+def test_halved_it_draws_half_as_many_samples_whenever_the_points_known_double(
+    task: Task, chunk_size: int
+) -> None:
+    model = build_danp(num_levels=2)
+    options: dict[str, Any] = {"num_samples": 9, "halved": True}
+    result = ar_log_prob(model, task, generator=seeded(5), chunk_size=chunk_size, **options)
+    by_hand = chain_by_hand(model, task, 5, **options)
+    torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
+    samples = [9, 4, 4, 2, 2, 2, 2, 1, 1, 1]  # with none to nine points known
+    drawn = sum(sum(samples[size : size + 6]) for size in (0, 2, 4))
+    assert result.forward_passes == 3 * 6 + 2 * drawn
 
 
 def test_the_steps_of_a_defended_danp_share_the_weight(task: Task) -> None:

@@ -335,6 +335,18 @@ def test_orders_are_averaged_by_their_density(name: str) -> None:
     assert (terms[0] - terms[1:]).abs().max() > 1e-3  # the orders differ
 
 
+def test_halved_orders_are_averaged_like_orders() -> None:
+    task, model = draw_task(batch_size=1), random_danp()
+    options: dict[str, Any] = {"num_samples": 8, "generator": seeded(3)}
+    rollouts = [ar_log_prob(model, task, halved=True, **options) for _ in range(NUM_ORDERS)]
+    options["generator"] = seeded(3)
+    result = log_likelihood(model, task, estimator="orders-halved", **options)
+    densities = torch.stack([rollout.values for rollout in rollouts]).exp()
+    torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
+    assert (result.estimator, result.num_samples) == ("orders-halved", NUM_ORDERS * 8)
+    assert result.forward_passes == sum(rollout.forward_passes for rollout in rollouts)
+
+
 def test_an_exact_rollout_of_a_known_wave_is_the_joint_density_and_of_a_gp_more() -> None:
     # A chain conditions on what it has seen without the variance floor of its targets. A wave that
     # is known needs no more than the floor; a Gaussian process is known better in the chain.
