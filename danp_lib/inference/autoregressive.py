@@ -72,7 +72,7 @@ def ar_log_prob(
     for_orders, for_samples = spawn(generator, 2)
     passes = 0
     for row in range(task.batch_size):
-        contexts, targets = _growing(task[row], for_orders)
+        contexts, targets = growing_contexts(task[row], for_orders)
         for count, part in _parts(contexts, num_samples, halved, chunk_size):
             context, target = contexts[part], targets[part]
             if isinstance(model, Oracle):
@@ -122,7 +122,7 @@ def ar_sample(
     return Rollout(torch.stack(rows, dim=1), passes)
 
 
-def _growing(task: Task, generator: torch.Generator) -> tuple[PointSet, PointSet]:
+def growing_contexts(task: Task, generator: torch.Generator) -> tuple[PointSet, PointSet]:
     """One task as a batch, the k-th with k targets in its context and the next as its target."""
     target = task.target
     count = target.num_points
