@@ -45,8 +45,8 @@ FIGURE_OF = {
 }
 """The paper's figure of each dataset, of average likelihood against context size."""
 
-PAPERS_ESTIMATOR = "danp (paper's estimator)"
-"""The row of the DANP with ancestral samples alone."""
+ANCESTRAL = "danp (ancestral samples)"
+"""The row of the DANP by the paper's estimator, with fewer samples than the paper's."""
 
 AS_USED = "danp (as used)"
 """The row of a :class:`~danp_lib.evaluation.used.Used`, whose scores are all of one mixture."""
@@ -78,7 +78,7 @@ _LONGER = {
 
 ROWS: dict[str, tuple[str, str]] = {
     "danp": ("danp", "both"),
-    PAPERS_ESTIMATOR: ("danp", "model"),
+    ANCESTRAL: ("danp", "model"),
     "danp-seed1": ("danp-seed1", "both"),
     AS_USED: ("danp", "used"),
     "convcnp": ("convcnp", "exact"),
@@ -116,19 +116,23 @@ MEASURES = (*_LIKELIHOOD, *_MARGINALS, "forward_passes", "seconds")
 def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, dict[str, Any]]]:
     """Table 1 as ``{dataset: {model: {paper, ours, ours_ci95, estimator, num_samples, ...}}}``.
 
-    Beside these five, a row holds :data:`MEASURES`: the paper's 1.96 standard errors; the smallest
-    number of samples of a task, where ``num_samples`` is the largest; the mean log-likelihood in
-    nats per target; the scores of the marginals (see :mod:`danp_lib.evaluation.marginals`); the
-    mean number of forward passes and of seconds that a task's likelihood took. All are ``None``
-    where there is no number. The results are those that come with the library, or a folder's; one
-    of something else than its name says, or of other weights or tasks than those before it, is
-    refused.
+    The paper's number is in the row of its own model, by its recipe. Beside these five, a row holds
+    :data:`MEASURES`: the paper's 1.96 standard errors; the smallest number of samples of a task,
+    where ``num_samples`` is the largest; the mean log-likelihood in nats per target; the scores of
+    the marginals (see :mod:`danp_lib.evaluation.marginals`); the mean number of forward passes and
+    of seconds that a task's likelihood took. All are ``None`` where there is no number. The results
+    are those that come with the library, or a folder's; one of something else than its name says,
+    or of other weights or tasks than those before it, is refused.
     """
     folder = results_folder() if folder is None else Path(folder)
     shown, known = {}, dict[str, str | None]()
     for dataset in PAPER:
         rows = ((label, _row(folder, dataset, label, known)) for label in ROWS)
-        shown[dataset] = {k: row for k, row in rows if k in ESTIMATOR_OF or row["ours"] is not None}
+        shown[dataset] = {
+            label: row
+            for label, row in rows
+            if label in ESTIMATOR_OF or row["ours"] is not None or row["paper"] is not None
+        }
     return shown
 
 
@@ -137,8 +141,8 @@ def _row(folder: Path, dataset: str, label: str, known: dict[str, str | None]) -
     keys = ("paper", "ours", "ours_ci95", "estimator", "num_samples", *MEASURES)
     row: dict[str, Any] = dict.fromkeys(keys)
     model, measured = ROWS[label]
-    published = PAPER[dataset].get(model.removesuffix(PAPER_SUFFIX))
-    if published is not None and label != AS_USED and not label.endswith(("out)", "orders)")):
+    published = PAPER[dataset].get(label.removesuffix(PAPER_SUFFIX))
+    if published is not None and label.endswith(PAPER_SUFFIX):
         row["paper"], row["paper_ci95"] = published
     name = join_name(model, dataset)
     contents: dict[str, type[Any]] = {measured: Used if measured == "used" else Evaluation}

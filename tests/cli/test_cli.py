@@ -366,7 +366,7 @@ def test_table_prints_the_table(
     monkeypatch.setattr("danp_lib.cli.evaluate.benchmark_table", lambda: rows)
     _, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
     assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
-    assert any(re.match(r"sawtooth +danp +82\.26 ± +2\.51", line) for line in lines)
+    assert any(re.match(r"sawtooth +danp-paper +82\.26 ± +2\.51", line) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals
 from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
-from danp_lib.evaluation.table import (
-    AS_USED,
-    MEASURES,
-    PAPER,
-    PAPERS_ESTIMATOR,
-    table,
-)
+from danp_lib.evaluation.table import ANCESTRAL, AS_USED, MEASURES, PAPER, table
 from danp_lib.evaluation.used import Used
 from danp_lib.storage.origin import Hardware
 
@@ -30,6 +24,11 @@ def origin(name: str, weights: str | None = "a" * 64) -> Origin:
     dataset = split_name(name)[1]
     machine = Hardware("a processor", None, 1)
     return Origin(name, dataset, weights, "b" * 64, 0, None, machine, "0.1.0", "2.13.0")
+
+
+def with_papers(dataset: str, labels: list[str]) -> list[str]:
+    """The rows of models by the paper's recipe too, which are there for its numbers."""
+    return [*labels[:-1], *(f"{model}-paper" for model in PAPER[dataset]), labels[-1]]
 
 
 def save(folder: Path, name: str, *records: TaskRecord, weights: str | None = "a" * 64) -> Path:
@@ -49,10 +48,11 @@ def test_without_results_it_has_the_papers_numbers(tmp_path: Path) -> None:
     assert json.loads(json.dumps(found)) == found
     assert list(found) == list(DATASETS)
     for dataset, rows in found.items():
-        assert list(rows) == MODELS
-        for model, row in rows.items():
+        assert list(rows) == with_papers(dataset, MODELS)
+        for label, row in rows.items():
             assert set(row) == CONTRACT | set(MEASURES)
-            expected = PAPER[dataset].get(model, (None, None))
+            model, suffix, _ = label.partition("-paper")
+            expected = PAPER[dataset][model] if suffix else (None, None)
             assert (row.pop("paper"), row.pop("paper_ci95")) == expected
             assert set(row.values()) == {None}
     # What the paper concludes from its table.
@@ -65,11 +65,13 @@ def test_it_shows_the_results_there_are(tmp_path: Path) -> None:
     exact = replace(RECORD, estimator="exact", num_samples=1, forward_passes=0)
     save(tmp_path, "ceiling-gp", exact, weights=None)
     rows = table(tmp_path)["gp"]
-    assert list(rows) == MODELS
+    assert list(rows) == with_papers("gp", MODELS)
     danp, ceiling = rows["danp"], rows["ceiling"]
     assert danp["ours"] == pytest.approx((math.exp(-1) + math.exp(1)) / 2)
     assert danp["ours_ci95"] == pytest.approx(1.96 * (math.exp(1) - math.exp(-1)) / 2)
-    assert (danp["paper"], danp["paper_ci95"]) == PAPER["gp"]["danp"]
+    papers = rows["danp-paper"]
+    assert (papers["paper"], papers["paper_ci95"], papers["ours"]) == (*PAPER["gp"]["danp"], None)
+    assert danp["paper"] is None  # another model's number
     assert (danp["estimator"], danp["num_samples"], danp["fewest_samples"]) == ("both", 512, 512)
     assert danp["mean_log_likelihood"] == 0.0
     assert (danp["forward_passes"], danp["seconds"]) == (1537, 3.0)  # a task
@@ -105,7 +107,7 @@ def test_all_rows_of_a_model_are_of_the_same_weights_and_tasks(tmp_path: Path) -
     assert table(tmp_path)["gp"]["danp"]["ours"] is not None
 
 
-def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> None:
+def test_ancestral_samples_and_the_second_seed_have_rows(tmp_path: Path) -> None:
     many = replace(RECORD, estimator="model", num_samples=50_000)
     save(tmp_path, "danp-gp", many, replace(many, num_samples=5_000))
     save(tmp_path, "danp-seed1-gp", weights="d" * 64)
@@ -113,16 +115,14 @@ def test_the_papers_estimator_and_the_second_seed_have_rows(tmp_path: Path) -> N
     save_marginal(tmp_path, "danp-seed1-gp", weights="d" * 64)
     found = table(tmp_path)
     rows = found["gp"]
-    assert list(rows) == ["danp", PAPERS_ESTIMATOR, "danp-seed1", *MODELS[1:]]
-    papers, second = rows[PAPERS_ESTIMATOR], rows["danp-seed1"]
-    assert (papers["num_samples"], papers["fewest_samples"]) == (50_000, 5_000)
-    assert papers["estimator"] == "model"
-    # The paper's number was estimated so, on the paper's model.
-    assert papers["paper"] == PAPER["gp"]["danp"][0]
-    assert second["paper"] is None
+    assert list(rows) == with_papers("gp", ["danp", ANCESTRAL, "danp-seed1", *MODELS[1:]])
+    ancestral, second = rows[ANCESTRAL], rows["danp-seed1"]
+    assert (ancestral["num_samples"], ancestral["fewest_samples"]) == (50_000, 5_000)
+    assert ancestral["estimator"] == "model"
+    assert ancestral["paper"] is second["paper"] is None
     assert second["ours"] == pytest.approx(math.exp(-1))
     # The marginals are the model's, whatever estimates its likelihood.
-    assert (rows["danp"]["crps"], second["crps"], papers["crps"]) == (0.5, 0.5, None)
+    assert (rows["danp"]["crps"], second["crps"], ancestral["crps"]) == (0.5, 0.5, None)
     assert list(found["square"]) == MODELS
 
 
@@ -133,10 +133,14 @@ def test_models_by_the_papers_recipe_have_rows_before_the_ceiling(tmp_path: Path
     save_marginal(tmp_path, "danp-gp-paper")
     rows = table(tmp_path)["gp"]
     balanced = "danp-paper (balance heuristic)"
-    assert list(rows) == [*MODELS[:-1], "danp-paper", balanced, "convgnp-paper", MODELS[-1]]
+    expected = with_papers("gp", MODELS)
+    expected.insert(expected.index("danp-paper") + 1, balanced)
+    assert list(rows) == expected
     assert [rows[name]["estimator"] for name in ("danp-paper", balanced)] == ["model", "both"]
-    for name in ("danp-paper", balanced, "convgnp-paper"):
+    for name in ("danp-paper", "convgnp-paper"):
         assert rows[name]["paper"] == PAPER["gp"][name.partition("-")[0]][0]
+    assert rows[balanced]["paper"] is None  # another estimator's number
+    for name in ("danp-paper", balanced, "convgnp-paper"):
         assert rows[name]["ours"] == pytest.approx(math.exp(-1))
     assert (rows["danp-paper"]["crps"], rows[balanced]["crps"]) == (0.5, None)
 
@@ -152,7 +156,7 @@ def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     path = save_result(tmp_path, Result(origin("danp-gp"), {}, used))
     assert path.name == "danp-gp-used.json"
     rows = table(tmp_path)["gp"]
-    assert list(rows) == ["danp", AS_USED, *MODELS[1:]]
+    assert list(rows) == with_papers("gp", ["danp", AS_USED, *MODELS[1:]])
     row = rows[AS_USED]
     assert set(row) == CONTRACT | set(MEASURES)
     assert (row["mean_log_likelihood"], row["crps"], row["coverage_90"]) == (-1.0, 0.25, 0.75)
