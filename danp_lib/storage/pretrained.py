@@ -23,7 +23,7 @@ _VARIANTS = (
     (
         "danp-long-seed1",
         "--model danp --seed 1",
-        ("sawtooth", "square-released"),
+        ("sawtooth", "square-released", "gp"),
         "fast --steps 56000",
     ),
     ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
