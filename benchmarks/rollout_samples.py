@@ -84,7 +84,7 @@ def main() -> None:
         "origin": origin,
     }
     text = json.dumps(content, indent=1)
-    write_atomically(results_folder() / "rollout-samples.json", text + "\n")
+    write_atomically(results_folder() / "first-targets.json", text + "\n")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from danp_lib._files import naming
 
 T = TypeVar("T")
 
@@ -156,3 +155,12 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse what is none of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+
+
+@contextmanager
+def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
+    """Put a source before what a ``ValueError`` says, and raise it as one of a kind."""
+    try:
+        yield
+    except ValueError as error:
+        raise kind(f"{source}: {error}") from error

@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,15 @@ def first_file(folders: Iterable[Path], name: str) -> Path | None:
     return next((path for folder in folders if (path := folder / name).is_file()), None)
 
 
-@contextmanager
-def naming(source: str | os.PathLike[str], kind: type[ValueError] = ValueError) -> Iterator[None]:
-    """Put a source before what a ``ValueError`` says, and raise it as one of a kind."""
-    try:
-        yield
-    except ValueError as error:
-        raise kind(f"{source}: {error}") from error
+def data_file(kind: str, name: str, *, packaged: str | None = None) -> Path:
+    """The first file of that name in :func:`data_folders`; else a ``FileNotFoundError``."""
+    folders = data_folders(kind, packaged=packaged)
+    if path := first_file(folders, name):
+        return path
+    raise FileNotFoundError(
+        f"{name} is in none of {', '.join(map(str, folders))}; reinstall danp_lib, or restore the "
+        "file in the clone."
+    )
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:

@@ -15,9 +15,9 @@ from danp_lib._config import check_choice, to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.observations import stack
-from danp_lib.data.points import Task, save_tasks
+from danp_lib.data.points import Task
 from danp_lib.storage.origin import sha256, versions
-from danp_lib.storage.tasks import HASHES, check_hash
+from danp_lib.storage.tasks import HASHES, check_hash, save_tasks
 
 CONTEXT_SIZES = tuple(range(31))
 TASKS_PER_SIZE = 10

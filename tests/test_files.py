@@ -13,6 +13,7 @@ import danp_lib
 from danp_lib._files import (
     DATA_VARIABLE,
     check_writable,
+    data_file,
     data_folders,
     split_header,
     with_sorted_header,
@@ -42,6 +43,17 @@ def test_a_folder_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "benchmark_tasks" / "gp.safetensors").touch()
     assert benchmark_path("gp") == tmp_path / "benchmark_tasks" / "gp.safetensors"
     assert results_folder() == tmp_path / "results"
+
+
+def test_a_file_that_no_folder_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "a.js").touch()
+    assert data_file("live", "a.js") == tmp_path / "live" / "a.js"
+    with pytest.raises(FileNotFoundError, match=rf"^b\.js is in none of {tmp_path}.*; reinstall"):
+        data_file("live", "b.js")
 
 
 @pytest.mark.parametrize("old", [None, b"old"])

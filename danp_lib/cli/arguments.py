@@ -55,7 +55,7 @@ Dataset = Annotated[
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 Seed = Annotated[int, Option(help="Seed of all randomness.", callback=_checked_seed)]
 Device = Annotated[str, Option(help="cpu, cuda or cuda:N.", callback=_checked_device)]
-Data = Annotated[Path | None, Option(help="A CSV file of your own, a row a measurement.")]
+Data = Annotated[Path | None, Option(help="A CSV file of your own, a row per measurement.")]
 XColumn = Annotated[str | None, Option("--x", help=f"Name of the column of inputs; {DATES}.")]
 YColumn = Annotated[str | None, Option("--y", help="Name of the column of outputs.")]
 Group = Annotated[str | None, Option(help="Name of the column that tells functions apart.")]

@@ -27,24 +27,24 @@ from danp_lib.cli.arguments import (
     with_error,
 )
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import Task, load_tasks
+from danp_lib.data.points import Task
 from danp_lib.evaluation import score
 from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_result
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
 from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.storage.tasks import benchmark_tasks, load_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
-_SAMPLES = Option(help="Samples a task, in a rollout a target, for a DANP.")
+_SAMPLES = Option(help="Samples per task, in a rollout per target, for a DANP.")
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
     help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
     "number); or used (likelihood and marginals from a DANP's own samples, defended)."
 )
 _NUM_SAMPLES = Option(
-    help="Samples a task, in a rollout a target, for a DANP; 256 if left out. For the likelihood "
-    "also paper: 50,000 for small contexts and 5,000 for others."
+    help="Samples per task, in a rollout per target, for a DANP; 256 if left out. For the "
+    "likelihood also paper: 50,000 for small contexts and 5,000 for others."
 )
 _PER_SIZE = Option(help="For samples: tasks of each context size; 1 if left out.")
 _MAX_SAMPLES = Option(help="For samples: leave out every number of samples above.")
@@ -114,9 +114,7 @@ def _scaled(task: Task, units: Fitted, name: str) -> Task:
     start = units.start(task.context, task.target.x)
     for key, points in (("xc", task.context), ("xt", task.target), ("x_pool", task.pool)):
         if points is not None:
-            off = points.x[points.mask & ~units.takes(points.x, start)]
-            if len(off):
-                raise ValueError(f"{name}: {key} must {units.rule}, got {off[0].tolist()}.")
+            units.check_domain(f"{name}: {key}", points.x, start, points.mask)
     return task.map(lambda points: units.to_model(points, start))
 
 
@@ -195,7 +193,7 @@ def render(result: Evaluation) -> str:
         f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",
         f"tasks                {result.num_tasks}",
-        f"estimator            {result.estimator}, {result.num_samples} samples a {per}",
+        f"estimator            {result.estimator}, {result.num_samples} samples per {per}",
         f"cost                 {result.forward_passes} forward passes, {result.seconds:.1f} s",
     ]
     return "\n".join([*lines, "", *arguments.aligned(rows)])

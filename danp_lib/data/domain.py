@@ -24,6 +24,12 @@ class Domain:
     upper: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        sides = (self.lower, self.upper)
+        if not all(map(_are_numbers, sides)) or len(self.lower) != len(self.upper):
+            raise ValueError(
+                "lower and upper must be tuples of numbers, one per dimension, got "
+                f"{self.lower!r} and {self.upper!r}."
+            )
         ends = self.ends
         if not ends or not all(-math.inf < low < high < math.inf for low, high in ends):
             raise ValueError(
@@ -36,8 +42,10 @@ class Domain:
         """The domain of plain values, as configurations hold them."""
         is_list = isinstance(box, (tuple, list))
         pairs: Any = (box,) if is_list and box and isinstance(box[0], Real) else box
-        if not is_list or not all(map(_is_pair, pairs)):
-            raise ValueError(f"domain must be (lower, upper), or a pair a dimension, got {box!r}.")
+        if not is_list or not all(_are_numbers(pair) and len(pair) == 2 for pair in pairs):
+            raise ValueError(
+                f"domain must be (lower, upper), or a pair per dimension, got {box!r}."
+            )
         return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
 
     def __str__(self) -> str:
@@ -89,9 +97,8 @@ class Domain:
         return torch.stack([low + width * part for low, width, part in sides], dim=-1)
 
 
-def _is_pair(ends: Any) -> bool:
-    is_list = isinstance(ends, (tuple, list)) and len(ends) == 2
-    return is_list and all(isinstance(end, Real) for end in ends)
+def _are_numbers(ends: Any) -> bool:
+    return isinstance(ends, (tuple, list)) and all(isinstance(end, Real) for end in ends)
 
 
 @dataclass(frozen=True)

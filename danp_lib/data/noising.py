@@ -97,7 +97,7 @@ class MaskedTask:
     context: PointSet  #: The context sets.
     auxiliary: tuple[PointSet, ...]  #: The levels 1 to F; those above ``level`` are unmasked.
     target: PointSet  #: The points of the level itself.
-    level: int | Tensor  #: One for the batch, or one a task, ``(batch,)``.
+    level: int | Tensor  #: One for the batch, or one per task, ``(batch,)``.
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +110,8 @@ class AugmentedTask:
     def masked(self, level: int | Tensor) -> MaskedTask:
         """Mask the task for training at a level (paper, Section 2.2, "Training").
 
-        One level for the batch, or a tensor ``(batch,)`` with one a task, which is not checked on a
-        GPU; then all levels must have the same number of points.
+        One level for the batch, or a tensor ``(batch,)`` with one per task, which is not checked on
+        a GPU; then all levels must have the same number of points.
         """
         top = len(self.levels) - 1
         if not isinstance(level, Tensor):
@@ -128,7 +128,7 @@ class AugmentedTask:
                 raise ValueError(f"level must be an integer in 0..{top}, got {level.tolist()}.")
             if len(set(counts := [points.num_points for points in self.levels])) > 1:
                 raise ValueError(
-                    "levels must all have one number of points for a level a task, got "
+                    "levels must all have one number of points for a level per task, got "
                     f"{counts} points."
                 )
             rows = torch.arange(len(level), device=level.device)
@@ -138,7 +138,7 @@ class AugmentedTask:
 
 
 def mask_levels(auxiliary: Sequence[PointSet], level: int | Tensor) -> tuple[PointSet, ...]:
-    """Mask out the levels, of 1 to F, not noisier than a level, or one a task, ``(batch,)``."""
+    """Mask out the levels, of 1 to F, not noisier than a level, or one per task, ``(batch,)``."""
     return tuple(noisy.masked_where(level < f) for f, noisy in enumerate(auxiliary, start=1))
 
 

@@ -1,6 +1,6 @@
 """Tasks from real data: from a table of observed functions, such as the windows of a series.
 
-A table is a :class:`~danp_lib.data.points.PointSet`, one function a row, with what is missing
+A table is a :class:`~danp_lib.data.points.PointSet`, one function per row, with what is missing
 masked out; a series is a table of one row.
 """
 
@@ -53,10 +53,10 @@ def cut_windows(
         starts = x[0] + stride * torch.arange(count, dtype=x.dtype, device=x.device)
     first = torch.searchsorted(x, starts - slack)
     sizes = torch.searchsorted(x, starts + width - slack) - first
-    places = torch.arange(int(sizes.max()), device=x.device)
-    index = (first.unsqueeze(1) + places).clamp(max=len(x) - 1)
+    positions = torch.arange(int(sizes.max()), device=x.device)
+    index = (first.unsqueeze(1) + positions).clamp(max=len(x) - 1)
     since = (x[index] - starts.unsqueeze(1)).clamp(min=0.0)  # what the slack lets in is rounding
-    mask = places < sizes.unsqueeze(1)
+    mask = positions < sizes.unsqueeze(1)
     return PointSet(since.unsqueeze(-1), y[index].unsqueeze(-1), mask).blanked(), starts
 
 
@@ -111,6 +111,11 @@ class Observations(TaskGenerator):
         check_kind(PointSet, table=table)
         table.check("table")
         self.box.check("table.x", table.x, table.mask)
+        if self.order == "forecast" and self.box.dim_x != 1:
+            raise ValueError(
+                "order must be 'random' for functions of several inputs, which have no order, got "
+                f"'forecast' for {self.box.dim_x} inputs."
+            )
         fewest = int(table.sizes.min()) if table.batch_size else 0
         if fewest < 1:
             raise ValueError(
@@ -180,18 +185,23 @@ class Observations(TaskGenerator):
         )
 
     def _inputs(self, missing: float) -> Tensor:
-        """``(functions, points)``, with a number in the place of those that are masked."""
+        """``(functions, points)`` of one dimension, with a number for those that are masked."""
+        if self.box.dim_x != 1:
+            raise ValueError(
+                "spacing and span are of functions of one input, got a table of "
+                f"{self.box.dim_x} inputs."
+            )
         return self.functions.x[..., 0].masked_fill(~self.functions.mask, missing)
 
 
 def _context_first(points: PointSet, sizes: Tensor, high: int) -> PointSet:
     """The first points of each function in order of x: ``sizes`` of a context, then targets.
 
-    Of the ``high`` places of the context, those beyond its size hold points that are not used.
+    Of the ``high`` positions of the context, those beyond its size hold points that are not used.
     """
-    places = torch.arange(points.num_points, device=sizes.device)
+    positions = torch.arange(points.num_points, device=sizes.device)
     targets = points.num_points - high
-    order = points.x[..., 0].masked_fill(places >= sizes + targets, math.inf).argsort(dim=1)
+    order = points.x[..., 0].masked_fill(positions >= sizes + targets, math.inf).argsort(dim=1)
     # In that order the unused come last.
-    later = torch.where(places < high, places + targets, places - high + sizes)
-    return _take(points, order.gather(1, torch.where(places < sizes, places, later)))
+    later = torch.where(positions < high, positions + targets, positions - high + sizes)
+    return _take(points, order.gather(1, torch.where(positions < sizes, positions, later)))

@@ -1,19 +1,14 @@
-"""Sets of points, tasks, and the files that hold tasks (paper, Section 2.1)."""
+"""Sets of points, and tasks (paper, Section 2.1)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
-
-from danp_lib._files import naming, with_sorted_header, write_atomically
 
 
 def check_kind(kind: type[Any], **values: Any) -> None:
@@ -214,42 +209,3 @@ class Task:
                     "and give tasks with other numbers of points in batches of their own."
                 )
             points.check(name)
-
-
-def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
-    """Write a batch of tasks to one safetensors file, whole or not at all.
-
-    The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
-    Padding is written as zeros: equal tasks give equal bytes. What :meth:`Task.check` refuses is
-    not written.
-    """
-    task.check()
-    context = task.context.blanked()
-    tensors = {"xc": context.x, "yc": context.y, "xt": task.xt, "yt": task.yt}
-    tensors["mask_c"] = context.mask
-    if task.pool is not None:
-        tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
-    data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
-    write_atomically(path, with_sorted_header(data))
-
-
-def load_tasks(path: str | os.PathLike[str]) -> Task:
-    """Read a task file as :func:`save_tasks` writes it; another is a ``ValueError``."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no task file at {path}.")
-    try:
-        tensors = load_file(path)
-    except Exception as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error
-    keys, pool_keys = {"xc", "yc", "xt", "yt", "mask_c"}, {"x_pool", "y_pool"}
-    if tensors.keys() not in (keys, keys | pool_keys):
-        raise ValueError(
-            f"{path} must hold xc, yc, xt, yt, mask_c and either both of x_pool, y_pool or none, "
-            f"got {', '.join(sorted(tensors)[:9])}."
-        )
-    with naming(path):
-        context = PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"])
-        pool = PointSet(tensors["x_pool"], tensors["y_pool"]) if "x_pool" in tensors else None
-        task = Task(context, PointSet(tensors["xt"], tensors["yt"]), pool)
-        task.check()
-    return task

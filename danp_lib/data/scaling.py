@@ -9,8 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat
-from danp_lib._files import naming
+from danp_lib._config import Configuration, PositiveFloat, naming
 from danp_lib.data.domain import Bounds, Domain
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import LowRankNormal

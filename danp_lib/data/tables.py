@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from danp_lib._files import naming
+from danp_lib._config import naming
 from danp_lib.data.points import PointSet
 
 #: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
@@ -54,8 +54,8 @@ def from_arrays(x: ArrayLike, y: ArrayLike) -> PointSet:
 def from_labelled(data: Any) -> PointSet:
     """A table of functions out of a pandas or an xarray object; see :func:`from_arrays`.
 
-    A Series is one function of its index, and a DataFrame one function a row, of its column labels;
-    a DataArray of one or two dimensions likewise, of the coordinate of its last dimension.
+    A Series is one function of its index, and a DataFrame one function per row, of its column
+    labels; a DataArray of one or two dimensions likewise, of the coordinate of its last dimension.
     """
     if hasattr(data, "dims") and hasattr(data, "coords"):
         if not data.dims or data.dims[-1] not in data.coords:
@@ -91,11 +91,10 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
 def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = None) -> Any:
     """The named columns of a CSV file or a pandas DataFrame, and one if there, as a DataFrame.
 
-    Those of a file, which has a header, are text. The index holds the places of the rows, such as
+    Those of a file, which has a header, are text. The index says where each row is, such as
     ``a.csv, line 3`` or ``row 3``.
     """
-    if len(set(columns)) < len(columns):
-        raise ValueError(f"columns must have different names, got {', '.join(columns)}.")
+    check_different(columns)
     if isinstance(data, (str, os.PathLike)):
         return _read_file(data, columns, optional)
     if not hasattr(data, "columns"):
@@ -107,6 +106,12 @@ def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = No
         if present.count(column) != 1:
             raise ValueError(f"data must have the column {column!r} once, got {present}.")
     return data[named].set_axis([f"row {place!r}" for place in data.index])
+
+
+def check_different(columns: Sequence[str]) -> None:
+    """Refuse two columns of one name."""
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"columns must have different names, got {', '.join(columns)}.")
 
 
 def read_inputs(column: Any) -> tuple[NDArray[np.float64], bool]:

@@ -151,12 +151,12 @@ class LowRankNormal(OutputsDistribution):
             return self.loc + self.cov_diag.sqrt() * independent + self.cov_factor @ shared
 
     def cdf(self, value: Tensor | float) -> Tensor:
-        """Marginal distribution functions at one value, or at one a point ``(..., points, 1)``."""
+        """Marginal distribution functions at a value, or at one per point ``(..., points, 1)``."""
         self.check_each(value)
         return torch.special.ndtr((value - self.mean) / self.stddev)
 
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles at one level in [0, 1], or at one a point ``(..., points, 1)``."""
+        """Marginal quantiles at one level in [0, 1], or at one per point ``(..., points, 1)``."""
         self.check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
         self.check_level(level)

@@ -14,8 +14,8 @@ from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
-from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_mean, log_weights
-from danp_lib.models.danp import DANP
+from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_weights
+from danp_lib.models.danp import DANP, log_mean
 
 NUM_SAMPLES: dict[Estimator, tuple[int, ...]] = {
     "model": (100, 500, 1000, 5000, 10_000, 50_000),

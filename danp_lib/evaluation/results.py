@@ -15,8 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import torch
 
-from danp_lib._config import check_choice, from_dict, to_dict
-from danp_lib._files import data_folders, naming, write_atomically
+from danp_lib._config import check_choice, from_dict, naming, to_dict
+from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
 from danp_lib.evaluation.marginals import Marginals, score_marginals

@@ -16,6 +16,7 @@ class Oracle(Configuration, ABC):
     """An exact predictive, in float64; a frozen dataclass of what its prior is."""
 
     num_levels: ClassVar[int] = 0  #: 0, since nothing is sampled.
+    autoregressive: ClassVar[bool] = False  #: False, since :meth:`log_prob` is the joint density.
 
     @abstractmethod
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal | Mixture:

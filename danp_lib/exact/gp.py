@@ -46,7 +46,7 @@ class GaussianProcessOracle(Oracle):
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """See the base class; a covariance that is singular in float64 is refused too.
 
-        The factor is that of the covariance without the floor, with a column a target. That has
+        The factor is that of the covariance without the floor, with a column per target. That has
         eigenvalues that are zero only to rounding; those below zero are set to it.
         """
         self.check_inputs(context, xt)

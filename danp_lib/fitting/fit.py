@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from danp_lib._config import Limit, PositiveInt, Seed, to_dict
-from danp_lib._files import naming
+from danp_lib._config import Limit, PositiveInt, Seed, naming, to_dict
 from danp_lib._random import spawn
 from danp_lib.data.noising import Beta, NoiseSchedule
 from danp_lib.data.observations import Observations
@@ -151,7 +150,7 @@ class _Data:
     unseen: Observations
 
     def architecture(self, model: str) -> ConvNPConfig | DANPConfig:
-        """A model for these data, of two grid points a spacing of the inputs or 64 a unit."""
+        """A model for these data, of two grid points per spacing of the inputs or 64 per unit."""
         halvings = math.ceil(math.log2(2.0 / self.seen.spacing()))
         base = ConvNPConfig(
             points_per_unit=min(max(2**halvings, 8), _FINEST),

@@ -17,9 +17,9 @@ from danp_lib._config import (
     PositiveFloat,
     PositiveInt,
     from_dict,
+    naming,
     to_dict,
 )
-from danp_lib._files import naming
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
@@ -139,9 +139,8 @@ class Fitted:
         batch = max(context.batch_size, len(x))
         context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
         origin = self.start(context, x, start)
-        for name, places, real in (("context.x", context.x, context.mask), ("x", x, True)):
-            if len(off := places[~self.takes(places, origin) & real]):
-                raise ValueError(f"{name} must {self.rule}, got {off[0].tolist()}.")
+        self.check_domain("context.x", context.x, origin, context.mask)
+        self.check_domain("x", x, origin)
         self.warn_of_order(context, x)
         scaled, xt = self.to_model(context, origin), self.scaling.inputs(x - origin)
         generator = torch.Generator(x.device).manual_seed(0) if generator is None else generator
@@ -183,6 +182,13 @@ class Fitted:
     def takes(self, x: Tensor, start: Tensor | float) -> Tensor:
         """Which inputs ``(functions, points, 1)``, in the units of the data, the domain holds."""
         return self.model.domain.contains(self.scaling.inputs(x - start))
+
+    def check_domain(
+        self, name: str, x: Tensor, start: Tensor | float, mask: Tensor | bool = True
+    ) -> None:
+        """Refuse inputs that :meth:`takes` says are off the domain, where the mask is true."""
+        if len(off := x[~self.takes(x, start) & mask]):
+            raise ValueError(f"{name} must {self.rule}, got {off[0].tolist()}.")
 
     @property
     def rule(self) -> str:

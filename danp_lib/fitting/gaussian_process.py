@@ -13,10 +13,12 @@ from torch.distributions import MultivariateNormal
 from danp_lib.data.observations import draw_points
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.fitting.records import warn
 
 MOST_FUNCTIONS = 200
 MOST_POINTS = 100
 NUM_STEPS = 60
+_BOUNDS = (-5.0, 4.0)  # of the scales' logarithms
 
 
 def matern(smoothness: float, distance: Tensor) -> Tensor:
@@ -48,7 +50,8 @@ class FittedGaussianProcess:
         """The best of four kernels, on at most 200 functions ``(functions, points, 1)``.
 
         With ``own_mean``, the mean depends on the input, as it does where all functions start at
-        the same phase; it is zero else. The generator picks functions and points.
+        the same phase; it is zero else. The generator picks functions and points. A
+        :class:`~danp_lib.fitting.records.RecordsWarning` says where a scale lies on a bound.
         """
         x, y = table.x[table.mask].flatten().double(), table.y[table.mask].flatten().double()
         knots = torch.linspace(float(x.min()), float(x.max()), 97, dtype=torch.float64)
@@ -61,6 +64,7 @@ class FittedGaussianProcess:
         _, smoothness, scales = max(
             _maximize(smoothness, at, values, mask) for smoothness in (0.5, 1.5, 2.5, math.inf)
         )
+        _warn_of_bounds(*scales)
         return cls(smoothness, scales, knots, mean)
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
@@ -90,14 +94,14 @@ class FittedGaussianProcess:
 def _maximize(
     smoothness: float, x: Tensor, y: Tensor, mask: Tensor
 ) -> tuple[float, float, tuple[float, float, float]]:
-    """The log-likelihood a point, up to a constant; smoothness; amplitude, length scale, noise."""
+    """Log-likelihood per point up to a constant, smoothness, (amplitude, length scale, noise)."""
     logs = torch.tensor([0.0, -0.7, -1.6], dtype=torch.float64, requires_grad=True)
     distance = (x[:, :, None] - x[:, None]).abs()
     optimizer = torch.optim.LBFGS([logs], max_iter=NUM_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        amplitude, length, noise = logs.clamp(-5.0, 4.0).exp()
+        amplitude, length, noise = logs.clamp(*_BOUNDS).exp()
         both = amplitude**2 * matern(smoothness, distance / length)
         root = torch.linalg.cholesky(_with_noise(both, noise**2, mask))
         likelihood = MultivariateNormal(torch.zeros_like(y), scale_tril=root).log_prob(y).sum()
@@ -106,8 +110,23 @@ def _maximize(
         return loss
 
     optimizer.step(closure)
-    amplitude, length, noise = logs.detach().clamp(-5.0, 4.0).exp().tolist()
+    amplitude, length, noise = logs.detach().clamp(*_BOUNDS).exp().tolist()
     return -closure().item(), smoothness, (amplitude, length, noise)
+
+
+def _warn_of_bounds(amplitude: float, length: float, noise: float) -> None:
+    low, high = map(math.exp, _BOUNDS)
+    for name, part, scale, bounds in (
+        ("amplitude", "outputs", amplitude, (low, high)),
+        ("length scale", "inputs", length, (low, high)),
+        # Outputs without noise reach the lower bound: it keeps covariances invertible.
+        ("noise", "outputs", noise, (high,)),
+    ):
+        if any(math.isclose(scale, bound) for bound in bounds):
+            warn(
+                f"the {name} of the Gaussian process lies on its bound {scale:.3g}, so that it may "
+                f"fit badly: scale the {part} to a standard deviation near 1, without a trend."
+            )
 
 
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
@@ -120,11 +139,11 @@ def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tens
 
 def _smoothed(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """A kernel average of many outputs, about as wide as the inputs are apart."""
-    places = x.unique()
-    apart = float(places.diff().median()) if len(places) > 1 else 1.0
+    distinct = x.unique()
+    apart = float(distinct.diff().median()) if len(distinct) > 1 else 1.0
     width = max(0.5 * apart, float(x.max() - x.min()) / math.sqrt(len(x)))
     # One by one, since there may be many outputs.
-    weights = (torch.softmax(-0.5 * ((place - x) / width).square(), dim=0) for place in at)
+    weights = (torch.softmax(-0.5 * ((knot - x) / width).square(), dim=0) for knot in at)
     return torch.stack([weight @ y for weight in weights])
 
 

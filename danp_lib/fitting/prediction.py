@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from danp_lib._config import Seed, check_at_least, checked
@@ -72,22 +74,19 @@ def predict_table(
     x, y, group = x or layout.x, y or layout.y, group or layout.group
     options = _checked_options(num_samples, quantiles, samples)
     checked(Seed, seed, "seed")
-    made = {"mean", "sd", *(f"q{q!r}" for q in options["quantiles"])}
-    _check_columns(x, y, group, made | {f"sample_{i + 1}" for i in range(samples)})
+    _check_columns(x, y, group, options["quantiles"], samples)
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
     asked = _read_rows(at, [x], group, dates=layout.dates)
-    source, *_ = places = [
+    source, *_ = sources = [
         data if isinstance(data, (str, os.PathLike)) else name
         for name, data in (("context", context), ("at", at))
     ]
-    names = _names_of_functions(given, asked, group, places)
+    names = _names_of_functions(given, asked, group, sources)
     given = given.dropna(subset="y")
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts = []
     for name in names:
-        known, wanted = (
-            rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
-        )
+        known, wanted = _rows_of(name, given), _rows_of(name, asked)
         where = f"{source}" if name is None else f"{source}, {group} {name}"
         known = _without_repeats(known, where, averaged=bool(fitted.scores))
         random = _stream(seed, name)
@@ -98,6 +97,11 @@ def predict_table(
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
+
+
+def _rows_of(name: Any, rows: Any) -> Any:
+    """The rows of one function; all of them where none is named."""
+    return rows[rows["group"] == name] if "group" in rows else rows
 
 
 @contextmanager
@@ -128,28 +132,30 @@ def _checked_options(num_samples: int, quantiles: Sequence[float], samples: int)
     return {"num_samples": num_samples, "quantiles": levels, "samples": samples}
 
 
-def _check_columns(x: str, y: str, group: str | None, made: set[str]) -> None:
+def _check_columns(
+    x: str, y: str, group: str | None, quantiles: Sequence[float], samples: int
+) -> None:
     """Refuse names of columns that would meet, also with those made for the result."""
-    if y in (x, group) or x == group or {x, group} & made:
+    tables.check_different([column for column in (x, y, group) if column is not None])
+    made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
+    made |= {f"sample_{i + 1}" for i in range(samples)}
+    if {x, group} & made:
         raise ValueError(
-            "x, y and group must name different columns, and x and group none that the result "
-            f"makes, such as mean, got {x!r}, {y!r} and {group!r}."
+            "x and group must name no column that the result makes, such as mean, got "
+            f"{x!r} and {group!r}."
         )
 
 
 def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool) -> Any:
-    """The rows of a table: their place, label and x, and y and group if there.
+    """The rows of a table: their source, label and x, and y and group if there.
 
-    The columns are that of x and perhaps that of y. Inputs must be dates if the model's were.
+    The columns are that of x and perhaps that of y.
     """
     table = tables.read_columns(data, columns, optional=group)
     cells = table[columns[0]]
-    inputs, dated = tables.read_inputs(cells)
-    if len(cells) and dated != dates:
-        rule = "be a date such as 1958-03-29" if dates else "be a number"
-        tables.refuse(cells, slice(None), f"{rule}, as the model's inputs are")
+    inputs = _read_inputs(cells, dates=dates)
     text = dates or not isinstance(data, (str, os.PathLike))
-    rows = tables.import_pandas().DataFrame({"place": table.index, "x": inputs})
+    rows = tables.import_pandas().DataFrame({"source": table.index, "x": inputs})
     rows["label"] = cells.to_numpy() if text else inputs
     if len(columns) > 1:
         rows["y"] = tables.read_outputs(table[columns[1]])
@@ -159,19 +165,22 @@ def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool)
 
 
 def _read_start(start: Any, *, dates: bool) -> float:
-    """An input, which must be a date where the model's were."""
     cell = tables.import_pandas().Series([start], index=["--start"], name="start")
-    inputs, dated = tables.read_inputs(cell)
-    if dated != dates:
-        tables.refuse(
-            cell, slice(None), "be a date, as the model's inputs are" if dates else "be a number"
-        )
-    return float(inputs[0])
+    return float(_read_inputs(cell, dates=dates)[0])
 
 
-def _names_of_functions(given: Any, asked: Any, group: str | None, places: Sequence[Any]) -> Any:
+def _read_inputs(cells: Any, *, dates: bool) -> NDArray[np.float64]:
+    """Inputs, which must be dates if the model's were, and else numbers."""
+    inputs, dated = tables.read_inputs(cells)
+    if len(cells) and dated != dates:
+        rule = "be a date such as 1958-03-29" if dates else "be a number"
+        tables.refuse(cells, slice(None), f"{rule}, as the model's inputs are")
+    return inputs
+
+
+def _names_of_functions(given: Any, asked: Any, group: str | None, sources: Sequence[Any]) -> Any:
     """The functions to predict, ``[None]`` for one without a name; says what may be a mistake."""
-    context, at = places
+    context, at = sources
     if asked.empty:
         raise ValueError(f"{at} must hold at least one input, got none.")
     if "group" not in given and not given.empty:
@@ -220,7 +229,7 @@ def _predict(
     known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
     origin = fitted.start(known, inputs, start)
     for rows, points in ((given, known.x), (asked, inputs)):
-        cells = rows["label"].set_axis(rows["place"]).rename(x)
+        cells = rows["label"].set_axis(rows["source"]).rename(x)
         tables.refuse(cells, ~fitted.takes(points, origin)[0].numpy(), fitted.rule)
     fitted.warn_of_order(known, inputs)
     scaled, xt = fitted.to_model(known, origin), fitted.scaling.inputs(inputs - origin)
@@ -228,15 +237,15 @@ def _predict(
     # Joint samples need all inputs together; marginals do not.
     size = xt.shape[1] if samples else AT_ONCE
     table: dict[str, list[float]] = {}
-    for part, place in zip(xt.split(size, dim=1), inputs.split(size, dim=1), strict=True):
-        there = fitted.to_data(predictive(part), place)
-        columns = {"mean": there.mean, "sd": there.stddev}
-        columns |= {f"q{level!r}": there.quantile(level) for level in quantiles}
+    for part, x_part in zip(xt.split(size, dim=1), inputs.split(size, dim=1), strict=True):
+        distribution = fitted.to_data(predictive(part), x_part)
+        columns = {"mean": distribution.mean, "sd": distribution.stddev}
+        columns |= {f"q{level!r}": distribution.quantile(level) for level in quantiles}
         if samples and fitted.model.autoregressive:
             own = ar_sample(fitted.model, scaled, part, num_samples=samples, generator=generator)
-            drawn = fitted.outputs(own.values, place)
+            drawn = fitted.outputs(own.values, x_part)
         else:
-            drawn = there.sample((samples,), generator=generator)
+            drawn = distribution.sample((samples,), generator=generator)
         columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
         for key, values in columns.items():
             table.setdefault(key, []).extend(values.flatten().tolist())

@@ -113,7 +113,7 @@ class Records:
 def read_records(
     data: Any, *, x: str = "x", y: str = "y", group: str | None = None, own_start: bool = False
 ) -> Records:
-    """Read functions from a CSV file or a DataFrame, a row a measurement; see :class:`Columns`.
+    """Read functions from a CSV file or a DataFrame, a row per measurement; see :class:`Columns`.
 
     Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
     function averaged; a :class:`RecordsWarning` says so.
@@ -124,16 +124,16 @@ def read_records(
     missing = np.isnan(outputs)
     unsorted, repeated = 0, 0
     rows: dict[Any, list[int]] = {name: [] for name in names}
-    for place in np.flatnonzero(~missing).tolist():
-        rows[names[place]].append(place)
+    for row in np.flatnonzero(~missing).tolist():
+        rows[names[row]].append(row)
     for own in filter(None, rows.values()):
         at, values = inputs[own], outputs[own]
         unsorted += int(not (np.diff(at) >= 0.0).all())
-        places, index, counts = np.unique(at, return_inverse=True, return_counts=True)
-        repeated += len(at) - len(places)
+        distinct, index, counts = np.unique(at, return_inverse=True, return_counts=True)
+        repeated += len(at) - len(distinct)
         means = np.bincount(index, weights=values) / counts
-        starts.append(places[0] if own_start else 0.0)
-        points = torch.from_numpy(np.stack([places - starts[-1], means]))[..., None, :, None]
+        starts.append(distinct[0] if own_start else 0.0)
+        points = torch.from_numpy(np.stack([distinct - starts[-1], means]))[..., None, :, None]
         parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
@@ -153,10 +153,7 @@ def _columns(
     data: Any, x: str, y: str, group: str | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], bool]:
     """Inputs, outputs, names of the functions, and whether the inputs were dates."""
-    wanted = [column for column in (x, y, group) if column is not None]
-    if len(set(wanted)) < len(wanted):
-        raise ValueError(f"x, y and group must name different columns, got {', '.join(wanted)}.")
-    table = read_columns(data, wanted)
+    table = read_columns(data, [column for column in (x, y, group) if column is not None])
     inputs, dates = read_inputs(table[x])
     names = np.zeros(len(inputs), dtype=int) if group is None else read_names(table[group])
     return inputs, read_outputs(table[y]), np.asarray(names), dates
@@ -239,11 +236,11 @@ def divide(
         series = records[torch.tensor([row])]
         points = series.functions.compact()
         count = points.num_points
-        place = torch.arange(count)
+        position = torch.arange(count)
         if by == "time":
-            out = place >= _share(1.0 - fraction, count)
+            out = position >= _share(1.0 - fraction, count)
         else:
-            out = _some(BLOCKS, fraction, generator)[place * BLOCKS // count]
+            out = _some(BLOCKS, fraction, generator)[position * BLOCKS // count]
         # Neighbouring blocks of one kind stay together, for windows to span both.
         kinds, sizes = out.unique_consecutive(return_counts=True)
         parts = (part.split(sizes.tolist(), dim=1) for part in (points.x, points.y))

@@ -45,7 +45,7 @@ def ar_log_prob(
 ) -> Rollout:
     r"""Log-likelihood of each task's targets by the chain rule.
 
-    With :math:`\pi` a random order of the targets, one a task, this is
+    With :math:`\pi` a random order of the targets, one per task, this is
 
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
@@ -150,7 +150,7 @@ def _parts(
 def _sample(
     model: NeuralProcess, context: PointSet, xt: Tensor, streams: Sequence[torch.Generator]
 ) -> Tensor:
-    """One sample a row, ``(rows, targets, 1)``."""
+    """One sample per row, ``(rows, targets, 1)``."""
     count, num_targets = xt.shape[:2]
     for_order, for_values, *for_levels = streams
     f64 = torch.float64

@@ -28,7 +28,7 @@ from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
-from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks
+from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks, log_mean
 
 Estimator = Literal["model", "noising", "both"]
 """How a DANP's likelihood is estimated, by where the samples come from; see the module."""
@@ -51,7 +51,7 @@ class LogLikelihood:
     effective_sample_size: Tensor
     forward_passes: int  #: Passes of one set of points through the U-Net, summed over the tasks.
     estimator: str  #: ``"exact"`` (in closed form), a rollout's, or one of a DANP's.
-    #: S, a task, in a rollout a target, or 1 where nothing is sampled; times the number of orders.
+    #: S, per task, in a rollout per target, or 1 where nothing is sampled; times the orders.
     num_samples: int
 
 
@@ -77,8 +77,8 @@ def log_likelihood(
             ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
             of the density of a rollout's samples, each of which has an order of its own.
             ``"orders-halved"`` does so with fewer samples the more points are known.
-        num_samples: S, the number of a DANP's samples: a task, or in a rollout a target, or for
-            ``"orders-halved"`` a target when no point is known; see
+        num_samples: S, the number of a DANP's samples: per task, in a rollout per target, or for
+            ``"orders-halved"`` per target when no point is known; see
             :func:`~danp_lib.inference.autoregressive.ar_log_prob`.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
@@ -95,9 +95,7 @@ def log_likelihood(
         raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.num_levels > 0
     drawn = num_samples if sampled else 1
-    rolled_out = estimator in get_args(Rollouts) or (
-        isinstance(model, NeuralProcess) and model.autoregressive
-    )
+    rolled_out = estimator in get_args(Rollouts) or model.autoregressive
     if generator is None and (sampled or rolled_out):
         raise ValueError(
             "generator must be a torch.Generator, which a DANP and a rollout need, got None."
@@ -200,11 +198,6 @@ def log_weights(
     # The defensive component's own likelihood is exact: every term has the same share of it.
     exact = model.defensive(encoded, task.xt).log_prob(task.yt)
     return torch.logaddexp(math.log1p(-weight) + terms, math.log(weight) + exact)
-
-
-def log_mean(log_weights: Tensor) -> Tensor:
-    """The logarithm of the mean of weights ``(samples,)``: the estimate of the log-likelihood."""
-    return log_weights.logsumexp(0) - math.log(len(log_weights))
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:

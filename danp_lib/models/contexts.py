@@ -35,7 +35,7 @@ class ContextWarning(UserWarning):
 
 @dataclass(frozen=True)
 class SizeRange(Configuration):
-    """Log-densities of contexts of similar sizes, in nats a point."""
+    """Log-densities of contexts of similar sizes, in nats per point."""
 
     largest: PositiveInt  #: The largest size; the smallest is above that of the range before.
     least: float  #: The smallest log-density.

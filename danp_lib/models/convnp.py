@@ -183,14 +183,14 @@ class ConvNPCore(nn.Module):
             features: ``(batch or 1, channels, grid)``.
             sets: Known values of each output, as they were encoded, ``(batch or 1,)`` each.
             xt: Target inputs, ``(batch or 1, targets, dim_x)``.
-            index: Which output, one for the batch or one a row, ``(batch,)``.
+            index: Which output, one for the batch or one per row, ``(batch,)``.
         """
         is_noisy = isinstance(index, int) and index > 0
         if not self.config.conditioned or is_noisy:
             return self.decode(features, xt, index)
         given = [(i, points) for i, points in enumerate(sets) if points.num_points > 0]
         xs = [xt, *(points.blanked().x for _, points in given)]
-        # One call for all inputs is faster than one a set; inputs that all rows share stay shared.
+        # One call for all inputs is faster than one per set; what all rows share stays shared.
         parts_of: dict[int, Iterator[Tensor]] = {}
         for batch in {len(x) for x in xs}:
             same = [x for x in xs if len(x) == batch]
@@ -353,7 +353,7 @@ class NeuralProcess(nn.Module, ABC):
 
     @abstractmethod
     def context_log_density(self, context: PointSet) -> Tensor:
-        """Log-density of the context's own outputs in nats a point, ``(batch,)``, unchecked."""
+        """Log-density of the context's own outputs in nats per point, ``(batch,)``, unchecked."""
 
     def check_context(self, context: PointSet) -> None:
         """Give a ``ContextWarning`` if a context of the batch is unlike those of training."""
@@ -374,7 +374,7 @@ class NeuralProcess(nn.Module, ABC):
 
         Args:
             context: Context sets.
-            xt: Target inputs, ``(batch, targets, 1)``.
+            xt: Target inputs, ``(batch, targets, dim_x)``.
             num_samples: S, the number of samples of the auxiliary sets of each task. A model
                 without noise levels ignores this and what follows.
             generator: Source of randomness.
@@ -405,7 +405,7 @@ class ConvNP(NeuralProcess):
         self.core = ConvNPCore(config, num_sets=1)
 
     def forward(self, context: PointSet, xt: Tensor) -> LowRankNormal:
-        """The predictive at the targets ``(batch, targets, 1)``."""
+        """The predictive at the targets ``(batch, targets, dim_x)``."""
         self.core.check({"context": context}, xt=xt)
         return self.core([context], xt, 0)
 

@@ -35,7 +35,7 @@ AuxiliaryInputs = Literal["uniform", "target"]
 DEFENSIVE_WEIGHT = 0.05
 """The weight of the defensive component where none is named; see :meth:`DANP.defended`."""
 
-_SAMPLES_TO_CHECK = 4  # a context with, far fewer than a prediction takes
+_SAMPLES_TO_CHECK = 4  # per context, far fewer than a prediction takes
 
 Proposal = Callable[[int, LowRankNormal], Tensor]
 """Given a level and its predictive, the outputs of its auxiliary sets, ``(rows, points, 1)``."""
@@ -116,7 +116,7 @@ class AuxiliarySamples:
 
     @torch.no_grad()
     def at(self, xt: Tensor) -> LowRankNormal:
-        """Level 0 given each sample, ``(rows,)``, at ``(tasks or 1, targets, 1)``; Equation 2."""
+        """Level 0 per sample, ``(rows,)``, at ``(tasks or 1, targets, dim_x)``; Equation 2."""
         if len(xt) > 1:
             xt = xt.repeat_interleave(len(self.features) // len(xt), dim=0)
         return self.core.predictive(self.features, self.known, xt, 0)
@@ -173,7 +173,7 @@ class DANP(NeuralProcess):
             (1 - \delta)\, p_\theta(y_0 \mid D_c) + \delta\, q(y_0 \mid D_c)
 
         in its place, with :meth:`defensive` for q and a weight :math:`\delta` in [0, 1). That
-        costs :math:`-\log(1 - \delta)` nats a task at most, and leaves no task more than
+        costs :math:`-\log(1 - \delta)` nats per task at most, and leaves no task more than
         :math:`-\log \delta` below q. Left out, the weight is the one that the model has already,
         or :data:`DEFENSIVE_WEIGHT`.
         """
@@ -203,7 +203,7 @@ class DANP(NeuralProcess):
 
         Args:
             encoded: The contexts of the tasks, from :meth:`encode`.
-            inputs: Of the levels 1 to F, ``(rows, points, 1)`` each; the samples of a task are
+            inputs: Of the levels 1 to F, ``(rows, points, dim_x)`` each; the samples of a task are
                 successive rows, as many for every task.
             proposal: Draws the outputs of a level; with :func:`ancestral`, from its predictive.
         """
@@ -253,7 +253,7 @@ class DANP(NeuralProcess):
     ) -> tuple[PointSet, ...]:
         """Ancestral samples of the auxiliary sets of one context (paper, Equation 3).
 
-        All levels share the ``inputs``, ``(1, points, 1)``; left out, they are uniform and each
+        All levels share the ``inputs``, ``(1, points, dim_x)``; left out, they are uniform and each
         level's own, as in the paper. The result is the levels 1 to F, with the samples as a batch.
         """
         if context.batch_size != 1:
@@ -278,7 +278,7 @@ class DANP(NeuralProcess):
         generator: torch.Generator | None = None,
         chunk_size: int = 256,
     ) -> Mixture:
-        """The predictive at the targets, a mixture of one Gaussian a sample (paper, Equation 2).
+        """The predictive at the targets, a mixture of one Gaussian per sample (paper, Equation 2).
 
         See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`; a
         generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
@@ -338,7 +338,7 @@ class DANP(NeuralProcess):
         values = []
         for tasks, samples in self._ancestral(context, _SAMPLES_TO_CHECK, None, generator, 256):
             joint = samples.context_log_prob().unflatten(0, (context[tasks].batch_size, -1))
-            values.append(joint.logsumexp(dim=1) - math.log(joint.shape[1]))
+            values.append(log_mean(joint, dim=1))
         return torch.cat(values) / context.sizes.clamp(min=1)
 
     def _mixture(
@@ -397,6 +397,11 @@ class DANP(NeuralProcess):
                     x = shared.expand(self.num_levels, -1, -1, -1)
                 noise = [self.draw_noise(count, x.shape[2], generator=g) for _, g in streams[tasks]]
                 yield tasks, self.denoise(encoded, x, ancestral(torch.cat(noise, dim=1)))
+
+
+def log_mean(log_weights: Tensor, dim: int = 0) -> Tensor:
+    """The logarithm of the mean of weights along a dimension: that of an estimate by samples."""
+    return log_weights.logsumexp(dim) - math.log(log_weights.shape[dim])
 
 
 def defend(model: Any) -> DANP:

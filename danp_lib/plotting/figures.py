@@ -274,7 +274,7 @@ def plot_cost(
 
 @style()
 def plot_architecture(num_levels: int, *, ax: Axes | None = None) -> Axes:
-    """How a DANP denoises, one row a level from the noisiest to the clean one (paper, Figure 2).
+    """How a DANP denoises, one row per level from the noisiest to the clean one (paper, Figure 2).
 
     A row shows the F + 1 context channels that the one network gets, those of the levels that do
     not exist yet empty, and what it predicts; a sample of it fills a channel of the rows below.

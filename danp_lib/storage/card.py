@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt, from_dict, to_dict
-from danp_lib._files import naming, write_atomically
+from danp_lib._config import (
+    Configuration,
+    NonNegativeFloat,
+    PositiveInt,
+    from_dict,
+    naming,
+    to_dict,
+)
+from danp_lib._files import write_atomically
 from danp_lib.data.generators import NoiseRange, dataset_name, noise_in_words
 from danp_lib.storage.checkpoint import read_header
 from danp_lib.storage.origin import Hardware, sha256

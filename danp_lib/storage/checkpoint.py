@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from danp_lib._config import check_choice, from_dict, to_dict
-from danp_lib._files import data_folders, naming, split_header, with_sorted_header, write_atomically
+from danp_lib._config import check_choice, from_dict, naming, to_dict
+from danp_lib._files import data_folders, split_header, with_sorted_header, write_atomically
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.points import check_kind
 from danp_lib.models.contexts import TrainingContexts

@@ -1,28 +1,65 @@
-"""The benchmark tasks: 310 fixed ones a dataset, made once and stored (Appendix B.1)."""
+"""Files of tasks, and the benchmark tasks: 310 fixed ones per dataset (Appendix B.1)."""
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from danp_lib._config import check_choice
-from danp_lib._files import data_folders, first_file
+from safetensors.torch import load_file, save
+
+from danp_lib._config import check_choice, naming
+from danp_lib._files import data_file, with_sorted_header, write_atomically
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import Task, load_tasks
+from danp_lib.data.points import PointSet, Task
 from danp_lib.storage.origin import sha256
 
 HASHES = "hashes.json"
 """The file beside the sets that holds the SHA-256 of each."""
 
 
+def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
+    """Write a batch of tasks to one safetensors file, whole or not at all.
+
+    The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
+    Padding is written as zeros: equal tasks give equal bytes. What :meth:`Task.check` refuses is
+    not written.
+    """
+    task.check()
+    context = task.context.blanked()
+    tensors = {"xc": context.x, "yc": context.y, "xt": task.xt, "yt": task.yt}
+    tensors["mask_c"] = context.mask
+    if task.pool is not None:
+        tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
+    data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
+    write_atomically(path, with_sorted_header(data))
+
+
+def load_tasks(path: str | os.PathLike[str]) -> Task:
+    """Read a task file as :func:`save_tasks` writes it; another is a ``ValueError``."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no task file at {path}.")
+    try:
+        tensors = load_file(path)
+    except Exception as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    keys, pool_keys = {"xc", "yc", "xt", "yt", "mask_c"}, {"x_pool", "y_pool"}
+    if tensors.keys() not in (keys, keys | pool_keys):
+        raise ValueError(
+            f"{path} must hold xc, yc, xt, yt, mask_c and either both of x_pool, y_pool or none, "
+            f"got {', '.join(sorted(tensors)[:9])}."
+        )
+    with naming(path):
+        context = PointSet(tensors["xc"], tensors["yc"], tensors["mask_c"])
+        pool = PointSet(tensors["x_pool"], tensors["y_pool"]) if "x_pool" in tensors else None
+        task = Task(context, PointSet(tensors["xt"], tensors["yt"]), pool)
+        task.check()
+    return task
+
+
 def benchmark_path(dataset: str) -> Path:
     """The file of a benchmark set: in ``$DANP_DATA``, the installed package, or a clone."""
     check_choice("dataset", dataset, DATASETS)
-    folders, name = data_folders("benchmark_tasks", packaged="benchmarks"), f"{dataset}.safetensors"
-    if path := first_file(folders, name):
-        return path
-    raise FileNotFoundError(
-        f"no benchmark set {dataset!r} at {' or '.join(str(f / name) for f in folders)}; "
-        "reinstall danp_lib, or restore the file in the clone."
-    )
+    return data_file("benchmark_tasks", f"{dataset}.safetensors", packaged="benchmarks")
 
 
 def benchmark_tasks(dataset: str) -> Task:

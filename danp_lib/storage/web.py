@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import to_dict
-from danp_lib._files import data_folders, first_file, write_atomically
+from danp_lib._files import data_file, write_atomically
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.models.conditioning import MAX_CHI_SQUARE
@@ -119,10 +119,7 @@ def _camel(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def source(name: str) -> str:
     """One of the page's sources, such as ``"unet.js"`` or ``"kernel.wat"``."""
-    folders = data_folders("book/_static/live", packaged="live")
-    if path := first_file(folders, name):
-        return path.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders))}.")
+    return data_file("book/_static/live", name, packaged="live").read_text(encoding="utf-8")
 
 
 def page_script(posters: Mapping[str, Any] | None = None) -> str:

@@ -45,7 +45,7 @@ class TrainingConfig(Configuration):
     robust_threshold: float | None = None
     log_every: PositiveInt = 100  #: Steps between records.
     validate_every: PositiveInt = 1000  #: Steps between validations; the run is saved there too.
-    num_validation_batches: PositiveInt = 16  #: Batches a level to validate on.
+    num_validation_batches: PositiveInt = 16  #: Batches per level to validate on.
     #: Whether the model ends with the weights of the best validation, the latest that raised the
     #: lower end of the 95 % interval of the mean log-likelihood at all levels at once.
     keep_best: bool = False

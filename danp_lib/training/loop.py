@@ -65,7 +65,7 @@ def train(
 
     A run with a folder is saved there at every validation, and when it ends: at the last step,
     after ``max_minutes``, by Ctrl-C or a termination signal. From ``state.safetensors`` it goes on
-    where it stopped, bit for bit on a CPU; ``log.jsonl`` has a record a line. With ``snapshots``,
+    where it stopped, bit for bit on a CPU; ``log.jsonl`` has a record per line. With ``snapshots``,
     there are checkpoints too, ``step-1024.safetensors`` and so on, at every power of two from
     there. ``compile_model`` compiles the likelihood; ``callback`` is called with every record.
 

@@ -21,7 +21,7 @@ Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 class BatchConfig(Configuration):
     """The batches of a run."""
 
-    batch_size: PositiveInt = 16  #: Tasks a step.
+    batch_size: PositiveInt = 16  #: Tasks per step.
     #: Inclusive range of the number of context points.
     context_size: Annotated[tuple[NonNegativeInt, NonNegativeInt], ORDERED] = (0, 30)
     num_targets: PositiveInt = 50  #: Points of every level.

@@ -65,7 +65,7 @@ class RunState:
     best: Best | None = None  #: Of a run that keeps the best weights.
 
     def keep_if_best(self, values: list[Tensor]) -> None:
-        """Keep the weights if their log-likelihoods, ``(tasks,)`` a level, are the best so far."""
+        """Keep the weights if their log-likelihoods, ``(tasks,)`` per level, are the best yet."""
         lower = [float(v.mean() - 1.96 * v.std() / len(v) ** 0.5) for v in values]
         before = [math.nan] * len(lower) if self.best is None else self.best.lower
         if all(a > b or math.isnan(b) for a, b in zip(lower, before, strict=True)):

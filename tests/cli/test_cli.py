@@ -31,7 +31,7 @@ from danp_lib._files import DATA_VARIABLE, check_writable
 from danp_lib.cli.evaluate import render, render_table
 from danp_lib.cli.main import app
 from danp_lib.data.generators import Sawtooth
-from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
 from danp_lib.data.tables import from_csv
 from danp_lib.evaluation.curves import Samples
@@ -56,7 +56,7 @@ from danp_lib.storage.card import read_card, render_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header, save_checkpoint
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import pretrained_path
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.storage.tasks import benchmark_tasks, load_tasks, save_tasks
 from danp_lib.training import loop, recipes
 from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import Recipe, build_model
@@ -372,12 +372,12 @@ def test_table_prints_the_table(
 @pytest.mark.parametrize(
     ("estimator", "said"),
     [
-        ("both", "both, 32 samples a task\n"),
-        ("autoregressive", "autoregressive, 32 samples a target\n"),
-        ("orders", "orders, 32 samples a target, added up over eight orders\n"),
+        ("both", "both, 32 samples per task\n"),
+        ("autoregressive", "autoregressive, 32 samples per target\n"),
+        ("orders", "orders, 32 samples per target, added up over eight orders\n"),
         (
             "orders-halved",
-            "orders-halved, 32 samples a first target, added up over eight orders\n",
+            "orders-halved, 32 samples per first target, added up over eight orders\n",
         ),
     ],
 )
@@ -673,7 +673,7 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--quantiles", "0.5,0.5"], "quantiles"),
         (["--quantiles", "half"], "quantiles"),
         (["--samples", "-1"], "danp: samples must be >= 0, got -1"),
-        (["--x", "y"], "'y'"),
+        (["--x", "y"], "columns must have different names, got y, y"),
         (["--x", "q0.5"], "'q0.5'"),
         (["--x", "sample_2", "--samples", "2"], "'sample_2'"),
         (["--num-samples", "0"], "num_samples"),
@@ -682,7 +682,10 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--at", "missing.csv"], "'missing.csv'"),
         (["--start", "1"], "start is for a model whose inputs count from the start of a function"),
         (["--start", "soon"], "--start: start must be a number"),
-        (["--start", "2020-01-01"], "--start: start must be a number, got '2020-01-01'"),
+        (
+            ["--start", "2020-01-01"],
+            "--start: start must be a number, as the model's inputs are, got '2020-01-01'",
+        ),
     ],
 )
 def test_predict_refuses_bad_options(

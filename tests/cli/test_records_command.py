@@ -18,10 +18,11 @@ from danp_lib import PointSet, fit, load_fitted
 from danp_lib._config import to_dict
 from danp_lib.cli import records as records_command
 from danp_lib.cli.main import app
-from danp_lib.data.points import Task, save_tasks
+from danp_lib.data.points import Task
 from danp_lib.fitting.fit import Interrupted
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.fitting.scoring import score_records
+from danp_lib.storage.tasks import save_tasks
 
 
 def danp(*arguments: object) -> Result:
@@ -274,12 +275,12 @@ def test_predictions_of_mixed_groups_are_in_the_order_asked(trained: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--group", "date"), "columns must have different names, got date, level, date."),
+        (("--group", "level"), "columns must have different names, got date, level, level."),
         (
-            ("--group", "date"),
-            "must name different columns, and x and group none that the result makes",
+            ("--group", "mean"),
+            "no column that the result makes, such as mean, got 'date' and 'mean'.",
         ),
-        (("--group", "level"), "got 'date', 'level' and 'level'."),
-        (("--group", "mean"), "such as mean, got 'date', 'level' and 'mean'."),
         ((), "context.csv, line 3: station must name a function in every row, got ''."),
     ],
 )

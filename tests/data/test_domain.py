@@ -42,6 +42,15 @@ class TestDomain:
         with pytest.raises(ValueError, match=r"^domain must be .*lower < upper.* got \("):
             Domain.of(box)
 
+    @pytest.mark.parametrize(
+        ("lower", "upper"), [((0.0,), (1.0, 2.0)), (("a",), ("b",)), (0.0, 1.0), ((None,), (1.0,))]
+    )
+    def test_ends_that_are_no_numbers_or_too_few_are_refused(self, lower: Any, upper: Any) -> None:
+        with pytest.raises(
+            ValueError, match=r"^lower and upper must be tuples of numbers, one per"
+        ):
+            Domain(lower, upper)
+
     def test_ends_of_the_domain_are_inside_in_either_precision(self) -> None:
         domain = Domain.of((-1 / 3, 1 / 3))
         for dtype in (torch.float32, torch.float64):

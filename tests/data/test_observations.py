@@ -317,6 +317,18 @@ class TestTasks:
             assert points.x.shape[-1] == 2
             assert torch.equal(points.y, points.x[..., :1] + 10 * points.x[..., 1:])
 
+    def test_several_inputs_have_no_order(self) -> None:
+        x = torch.rand(4, 9, 2, generator=rng(1))
+        table = PointSet(x, x[..., :1])
+        plane: Any = {"table": table, "domain": ((0.0, 1.0), (0.0, 1.0))}
+        with pytest.raises(ValueError, match=r"^order must be 'random' .*, got 'forecast' for 2"):
+            Observations(**plane, order="forecast")
+        for method in ("spacing", "span"):
+            with pytest.raises(
+                ValueError, match=r"^spacing and span are of functions of one input"
+            ):
+                getattr(Observations(**plane), method)()
+
     def test_it_is_described_by_plain_values_that_tell_tables_apart(self) -> None:
         table = table_of(missing=0.2)
         prior = Observations(table=table)

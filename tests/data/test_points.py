@@ -1,15 +1,13 @@
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from danp_lib.data.generators import Sawtooth
-from danp_lib.data.points import PointSet, Task, load_tasks, save_tasks
+from danp_lib.data.points import PointSet, Task
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -176,87 +174,6 @@ class TestTask:
         points.y[row, 0] = math.inf
         with pytest.raises(ValueError, match=rf"^{name}\.y .*\[{row}, 0\]"):
             task.check()
-
-
-class TestTaskFiles:
-    @pytest.mark.parametrize("pool_size", [0, 6])
-    def test_round_trip(self, tmp_path: Path, pool_size: int) -> None:
-        task = tasks(pool_size)
-        save_tasks(tmp_path / "t.safetensors", task, metadata={"generator": "sawtooth"})
-        loaded = load_tasks(tmp_path / "t.safetensors")
-        assert torch.equal(loaded.context.mask, task.context.mask)
-        for name in ("xc", "yc"):
-            real = task.context.mask
-            assert torch.equal(getattr(loaded, name)[real], getattr(task, name)[real])
-        assert torch.equal(loaded.xt, task.xt)
-        assert torch.equal(loaded.yt, task.yt)
-        if pool_size:
-            assert loaded.pool is not None
-            assert task.pool is not None
-            assert torch.equal(loaded.pool.x, task.pool.x)
-            assert torch.equal(loaded.pool.y, task.pool.y)
-        else:
-            assert loaded.pool is None
-
-    def test_equal_tasks_give_equal_bytes_whatever_the_padding_holds(self, tmp_path: Path) -> None:
-        metadata = {f"key{i}": str(i) for i in range(8)}
-        contents = set()
-        for attempt in range(6):
-            task = tasks()
-            padding = ~task.context.mask
-            task.xc[padding] = math.nan if attempt % 2 else 1.0
-            task.yc[padding] = math.inf
-            path = tmp_path / f"{attempt}.safetensors"
-            save_tasks(path, task, metadata=metadata)
-            contents.add(path.read_bytes())
-        assert len(contents) == 1
-
-    def test_saving_refuses_what_a_benchmark_cannot_hold(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.safetensors"
-        task = tasks()
-        hidden = PointSet(task.xt, task.yt, torch.zeros(task.yt.shape[:2], dtype=torch.bool))
-        with pytest.raises(ValueError, match="target point"):
-            save_tasks(path, Task(task.context, hidden), metadata={})
-        with pytest.raises(ValueError, match="pool point"):
-            save_tasks(path, Task(task.context, task.target, hidden), metadata={})
-        task.yt[0, 0] = math.nan
-        with pytest.raises(ValueError, match=r"target\.y"):
-            save_tasks(path, task, metadata={})
-        assert not path.exists()
-
-    @pytest.mark.parametrize(
-        ("change", "says"),
-        [
-            ({"xt": None}, r"xt, .*, got mask_c, x_pool, xc, y_pool, yc, yt\."),
-            ({"extra": torch.zeros(1)}, "got extra, "),
-            ({"y_pool": None}, "x_pool, y_pool"),
-            ({"yt": torch.zeros(5, 3, 1)}, "y must .*shape"),
-            ({"yt": torch.zeros(5, 50, 1, dtype=torch.float64)}, "x and y .*dtype"),
-            ({"mask_c": torch.ones(5, 4)}, "mask "),
-            ({"yt": torch.full((5, 50, 1), math.nan)}, r"target\.y"),
-            ({"y_pool": torch.full((5, 6, 1), math.inf)}, r"pool\.y"),
-            ({"xt": torch.zeros(2, 50, 1), "yt": torch.zeros(2, 50, 1)}, "'target': 2"),
-        ],
-    )
-    def test_a_wrong_file_is_refused_by_name(
-        self, tmp_path: Path, change: dict[str, Tensor | None], says: str
-    ) -> None:
-        path = tmp_path / "t.safetensors"
-        save_tasks(path, tasks(), metadata={})
-        changed = {**load_file(path), **change}
-        save_file({key: value for key, value in changed.items() if value is not None}, path)
-        with pytest.raises(ValueError, match=says) as caught:
-            load_tasks(path)
-        assert str(path) in str(caught.value)
-
-    def test_a_file_of_another_kind_and_no_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.safetensors"
-        with pytest.raises(FileNotFoundError, match=r"t\.safetensors"):
-            load_tasks(path)
-        save_tasks(path, tasks(), metadata={})
-        path.write_bytes(path.read_bytes()[:-10])
-        with pytest.raises(ValueError, match=r"t\.safetensors"):
-            load_tasks(path)
 
 
 def test_an_array_is_no_tensor() -> None:

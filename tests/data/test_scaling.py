@@ -176,5 +176,7 @@ def test_inputs_of_another_dimension_are_refused() -> None:
     scaling = Scaling((0.0, 1.0), (1.0, 2.0), 0.0, 1.0)
     with pytest.raises(ValueError, match="x must have the input dimension of the scaling, 2, got"):
         scaling.inputs(torch.zeros(1, 5, 1))
-    with pytest.raises(ValueError, match=r"domain must be \(lower, upper\), or a pair a dimension"):
+    with pytest.raises(
+        ValueError, match=r"domain must be \(lower, upper\), or a pair per dimension"
+    ):
         Scaling.fit(PointSet(torch.rand(1, 3, 1), torch.rand(1, 3, 1)), x_range=(0.0, 1.0, 2.0))  # type: ignore[arg-type]

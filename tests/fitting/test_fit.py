@@ -395,7 +395,7 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
         ({"max_context": 10, "num_targets": 10}, "no function has the 20 points"),
         ({"max_context": 40}, "functions must hold enough points"),
         ({"num_levels": 0}, "num_levels must be .*>= 1"),
-        ({"y": "day"}, "must name different columns"),
+        ({"y": "day"}, "columns must have different names, got hour, day, day"),
     ],
 )
 def test_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:

@@ -77,6 +77,16 @@ def test_inputs_off_the_domain_are_refused_for_that(x: Tensor) -> None:
         fitted.predict(PointSet.empty(dtype=torch.float64), x)
 
 
+def test_masked_inputs_may_be_off_the_domain() -> None:
+    fitted = Fitted(
+        seeded(ConvGNP, ConvNPConfig(channels=4, num_layers=2, rank=2), dtype=torch.float32)
+    )
+    x, mask = torch.tensor([[[0.5], [9.0]]]), torch.tensor([[True, False]])
+    fitted.check_domain("xc", x, 0.0, mask)
+    with pytest.raises(ValueError, match=r"^xc must lie in the model's domain .*, got \[9\.0\]\.$"):
+        fitted.check_domain("xc", x, 0.0)
+
+
 def test_nothing_known_and_nothing_asked_for_is_an_empty_prediction() -> None:
     small = ConvNPConfig(domain=(0.0, 8.0), points_per_unit=4, channels=4, num_layers=2, rank=2)
     fitted = Fitted(seeded(ConvGNP, small, dtype=torch.float32), layout=Layout(own_start=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteK
 
 from danp_lib import PointSet
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
+from danp_lib.fitting.records import RecordsWarning
 
 KNOTS = torch.linspace(-2.0, 2.0, 97, dtype=torch.float64)
 
@@ -75,3 +77,31 @@ def test_fit_finds_the_process_and_the_mean_that_functions_were_drawn_from() -> 
         .max()
         == 0.0
     )
+
+
+def waves(amplitude: float = 1.0) -> PointSet:
+    """Functions without noise, of a length scale about 1."""
+    x = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(1, -1, 1).expand(9, -1, -1)
+    return PointSet(x, amplitude * (x + torch.arange(9.0)[:, None, None]).sin())
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (waves(1e8), r"^the amplitude of .* on its bound 54\.6, .*: scale the outputs to"),
+        (waves(1e-4), r"^the amplitude of .* on its bound 0\.00674, "),
+        (
+            PointSet(1e-4 * waves().x, waves().y),
+            r"^the length scale of .* on its bound 0\.00674, .*: scale the inputs to",
+        ),
+    ],
+)
+def test_a_scale_on_its_bound_is_said(functions: PointSet, message: str) -> None:
+    with pytest.warns(RecordsWarning) as said:
+        FittedGaussianProcess.fit(functions, own_mean=False, generator=rng())
+    assert any(re.match(message, str(one.message)) for one in said), [str(s.message) for s in said]
+
+
+def test_outputs_without_noise_are_no_reason_to_warn() -> None:
+    fitted = FittedGaussianProcess.fit(waves(), own_mean=False, generator=rng())
+    assert fitted.scales[2] == pytest.approx(math.exp(-5.0))

@@ -114,7 +114,10 @@ def test_dates_are_taken_and_given_back(dated: Fitted) -> None:
     text = known.assign(day=["2020-01-01", "2020-03-01"])
     other = predict_table(dated, text, pd.DataFrame({"day": day}), start="2020-01-01", **FEW)
     pd.testing.assert_frame_equal(other, table)
-    for wrong, message in ((2020.0, "start must be a date"), ("soon", "start must be a number")):
+    for wrong, message in (
+        (2020.0, "start must be a date such as 1958-03-29, as the"),
+        ("soon", "start must be a number"),
+    ):
         with pytest.raises(ValueError, match=message):
             predict_table(dated, known, pd.DataFrame({"day": day}), start=wrong)
     with pytest.raises(ValueError, match=r"row 0: day must be a date such as 1958-03-29"):
@@ -155,7 +158,8 @@ def test_what_may_be_a_mistake_is_said(fitted: Fitted) -> None:
         ({"samples": -1}, "samples must be >= 0"),
         ({"num_samples": 0}, "num_samples must be >= 1"),
         ({"seed": 0.5}, "seed must be"),
-        ({"y": "hour"}, "x, y and group must name different columns"),
+        ({"y": "hour"}, "columns must have different names, got hour, hour, station"),
+        ({"x": "mean"}, "x and group must name no column that the result makes, .* got 'mean'"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(

@@ -20,11 +20,10 @@ from danp_lib.inference.likelihood import (
     LogLikelihood,
     effective_sample_size,
     log_likelihood,
-    log_mean,
     log_weights,
 )
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.danp import DANP, DANPConfig, log_mean
 from danp_lib.storage.tasks import benchmark_tasks
 
 Estimator = Literal["model", "noising", "both"]

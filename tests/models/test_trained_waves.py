@@ -16,6 +16,7 @@ WAVES = [
     if name.startswith("danp") and split_name(name)[1] in ("sawtooth", "square", "square-released")
 ]
 
+CONVGNPS = [name.replace("danp", "convgnp") for name in WAVES]
 WIDEST = {"danp-square-released-paper": 1.5}
 """The largest standard deviation of the models that do not keep the limit of all others."""
 
@@ -34,3 +35,28 @@ def test_no_component_leaves_the_range_of_waves(name: str) -> None:
         assert means.min() >= -0.5
         assert means.max() <= 1.5
         assert predictive.stddev.max() <= WIDEST.get(name, 0.75)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in WAVES if not name.endswith("-paper")])
+def test_as_used_no_component_leaves_it_on_any_task(name: str) -> None:
+    model = load_pretrained(name).defended()
+    tasks = benchmark_tasks(split_name(name)[1])
+    generator = torch.Generator().manual_seed(7)
+    with unchecked_contexts():
+        predictive = model.predict(tasks.context, tasks.xt, num_samples=4, generator=generator)
+    means = predictive.components.mean
+    assert means.min() >= -0.5
+    assert means.max() <= 1.5
+    # The spread of four samples varies more than that of many.
+    assert predictive.stddev.max() <= 0.9
+
+
+@pytest.mark.parametrize("name", [name for name in CONVGNPS if name in PRETRAINED])
+def test_nor_does_the_mean_of_a_convgnp(name: str) -> None:
+    tasks = benchmark_tasks(split_name(name)[1])
+    with unchecked_contexts():
+        predictive = load_pretrained(name).predict(tasks.context, tasks.xt)
+    assert predictive.mean.min() >= -0.5
+    assert predictive.mean.max() <= 1.5
+    assert predictive.stddev.max() <= 0.75

@@ -287,6 +287,13 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
     ]
     assert "ahead of every ConvGNP, by {:.2f} ± {:.2f} or more.".format(*min(leads)) in prose
 
+    more = rows["danp-long (as used, rolled out, 8 orders, more samples)"]
+    assert more["num_samples"] == 8 * 256
+    assert (
+        f"the first DANP of 56,000 updates scores {more['ours']:.2f} ± {more['ours_ci95']:.2f}."
+        in prose
+    )
+
     square = shipped_table["square-released"]
     for how in ("used", f"autoregressive{DEFENDED}"):
         again, once = (f"danp-long{run}-square-released" for run in ("-seed1", ""))

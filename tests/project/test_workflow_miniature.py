@@ -12,12 +12,11 @@ import torch
 import yaml
 from workflow_runs import jobs_of, snakemake
 
-from danp_lib.data.points import save_tasks
 from danp_lib.evaluation.results import load_result
 from danp_lib.evaluation.score import Evaluation
 from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.storage.tasks import benchmark_tasks, save_tasks
 
 pytestmark = pytest.mark.thorough
 
