@@ -314,6 +314,14 @@ def test_more_samples_bring_the_danp_up_to_the_convgnp(shipped_table: Table) -> 
     score = f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}"
     prose = " ".join(SCORES.split())
     assert f"in place of 256, scores {score}, which is {behind:.2f} ± {width:.2f} less" in prose
+    second = shipped_table["gp"]["danp-long-seed1 (as used, more samples)"]
+    change, error = difference(("danp-long-seed1-gp", "used"), ("danp-long-gp", "used"))
+    assert abs(change) < error
+    scores_of = (shipped_table["gp"]["danp-long-seed1 (as used)"], second)
+    used, many = (f"{r['ours']:.2f} ± {r['ours_ci95']:.2f}" for r in scores_of)
+    assert (
+        f"A second run scores {used} as used, no different from the first, and {many} with" in prose
+    )
 
 
 def test_one_pass_of_the_ar_convcnp_is_that_of_the_chapter() -> None:
