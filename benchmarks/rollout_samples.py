@@ -18,7 +18,7 @@ from danp_lib.data.points import Task
 from danp_lib.evaluation.results import results_folder
 from danp_lib.inference.autoregressive import growing_contexts
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.danp import DANP, defend
+from danp_lib.models.danp import DANP, defend, log_mean
 from danp_lib.storage.origin import commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import pretrained_path
 
@@ -39,7 +39,7 @@ def group_means(samples: Tensor, guard: Tensor, weight: float, size: int) -> Ten
         weight: That component's.
         size: Samples in a group.
     """
-    groups = samples.unflatten(1, (-1, size)).logsumexp(dim=2) - math.log(size)
+    groups = log_mean(samples.unflatten(1, (-1, size)), dim=2)
     defended = torch.logaddexp(math.log1p(-weight) + groups, (math.log(weight) + guard)[:, None])
     return defended.mean(dim=1)
 

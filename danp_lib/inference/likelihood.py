@@ -39,6 +39,9 @@ Rollouts = Literal["autoregressive", "orders", "orders-halved"]
 NUM_ORDERS = 8
 """How many random orders the estimators ``"orders"`` and ``"orders-halved"`` average over."""
 
+ORDERS_OF = {"autoregressive": 1, "orders": NUM_ORDERS, "orders-halved": NUM_ORDERS}
+"""The number of orders of each rollout."""
+
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
@@ -104,8 +107,8 @@ def log_likelihood(
     used: str = estimator
     if rolled_out:
         # The first order of a seed is the one of "autoregressive".
-        orders = NUM_ORDERS if estimator.startswith("orders") else 1
-        used = estimator if orders > 1 else "autoregressive"
+        used = estimator if estimator in ORDERS_OF else "autoregressive"
+        orders = ORDERS_OF[used]
         options["halved"] = estimator == "orders-halved"
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)

@@ -48,8 +48,12 @@ def test_as_used_no_component_leaves_it_on_any_task(name: str) -> None:
     means = predictive.components.mean
     assert means.min() >= -0.5
     assert means.max() <= 1.5
-    # The spread of four samples varies more than that of many.
-    assert predictive.stddev.max() <= 0.9
+    # Four samples may differ more than those that are used.
+    for row in (predictive.stddev.amax(dim=(1, 2)) > 0.75).nonzero().flatten().tolist():
+        task = tasks[row]
+        with unchecked_contexts():
+            used = model.predict(task.context, task.xt, num_samples=256, generator=generator)
+        assert used.stddev.max() <= 0.75
 
 
 @pytest.mark.parametrize("name", [name for name in CONVGNPS if name in PRETRAINED])
