@@ -33,6 +33,7 @@ from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
 from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
+from danp_lib.inference.likelihood import ROLLOUTS
 from danp_lib.storage.tasks import benchmark_tasks, load_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
@@ -182,13 +183,10 @@ def render(result: Evaluation) -> str:
         numbers = [f"{part.average_likelihood:.2f}", f"{part.mean_log_likelihood:.3f}"]
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(part.num_tasks), *numbers, effective])
-    in_orders = "target, added up over eight orders"
-    rollouts = {
-        "autoregressive": "target",
-        "orders": in_orders,
-        "orders-halved": f"first {in_orders}",
-    }
-    per = rollouts.get(result.estimator, "task")
+    per = "task"
+    if (rule := ROLLOUTS.get(result.estimator)) is not None:
+        per = "first target" if rule.halved else "target"
+        per += ", added up over eight orders" if rule.orders > 1 else ""
     lines = [
         f"average likelihood   {likelihood}",
         f"mean log-likelihood  {result.mean_log_likelihood:.3f} nats per target",

@@ -54,14 +54,20 @@ AS_USED = "danp (as used)"
 ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
 """The rows of the rollouts of models that predict all targets at once otherwise."""
 
+OUTWARD = {model: f"{model} (rolled out outward)" for model in ("convgnp", "ar-convcnp")}
+"""The rows of rollouts in one order that leads outward from a target."""
+
 MANY_ORDERS = {model: f"{model} (rolled out, 8 orders)" for model in ("convgnp", "ar-convcnp")}
 """The rows of rollouts whose density is the mean over several orders."""
 
 USED_ROLLED_OUT = "danp (as used, rolled out)"
 """The row of the rollout of a defended DANP."""
 
+USED_OUTWARD = "danp (as used, rolled out outward)"
+"""The row of the same in an order that leads outward from a target."""
+
 USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
-"""The row of the same over several orders, with fewer samples a target."""
+"""The row of the rollout over several orders, with fewer samples a target."""
 
 _LONGER = {
     ("danp", ""): "both",
@@ -69,11 +75,15 @@ _LONGER = {
     ("danp", " (as used, more samples)"): f"model{DEFENDED}",
     ("danp", " (rolled out)"): "autoregressive",
     ("danp", " (as used, rolled out)"): f"autoregressive{DEFENDED}",
+    ("danp", " (as used, rolled out outward)"): f"outward{DEFENDED}",
     ("danp", " (as used, rolled out, 8 orders)"): f"orders{DEFENDED}",
     ("danp", " (as used, rolled out, 8 orders, more samples)"): f"orders-halved{DEFENDED}",
+    ("danp", " (as used, rolled out outward, 8 orders)"): f"orders-outward{DEFENDED}",
     ("convgnp", ""): "exact",
     ("convgnp", " (rolled out)"): "autoregressive",
+    ("convgnp", " (rolled out outward)"): "outward",
     ("convgnp", " (rolled out, 8 orders)"): "orders",
+    ("convgnp", " (rolled out outward, 8 orders)"): "orders-outward",
 }
 
 ROWS: dict[str, tuple[str, str]] = {
@@ -85,8 +95,10 @@ ROWS: dict[str, tuple[str, str]] = {
     "convgnp": ("convgnp", "exact"),
     "ar-convcnp": ("ar-convcnp", "autoregressive"),
     **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
+    **{label: (model, "outward") for model, label in OUTWARD.items()},
     **{label: (model, "orders") for model, label in MANY_ORDERS.items()},
     USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
+    USED_OUTWARD: ("danp", f"outward{DEFENDED}"),
     USED_MANY_ORDERS: ("danp", f"orders{DEFENDED}"),
     **{
         f"{model}-{length}{how}": (f"{model}-{length}", estimator)

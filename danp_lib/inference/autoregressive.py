@@ -40,15 +40,20 @@ def ar_log_prob(
     *,
     generator: torch.Generator,
     num_samples: int = 256,
+    outward: bool = False,
     halved: bool = False,
     chunk_size: int = 256,
 ) -> Rollout:
     r"""Log-likelihood of each task's targets by the chain rule.
 
-    With :math:`\pi` a random order of the targets, one per task, this is
+    With :math:`\pi` an order of the targets, one per task, this is
 
     .. math::
         \sum_k \log p(y_{\pi_k} \mid x_{\pi_k}, D_c \cup \{(x_{\pi_j}, y_{\pi_j})\}_{j<k}) .
+
+    The order is random; or it leads ``outward``, by the distance from a random target, so that the
+    targets known already lie on one stretch of the inputs and each is predicted beside it. Neither
+    depends on a value, so both give densities.
 
     With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. If S is
     ``halved``, that is where no point is known, and half as many whenever the points known, plus
@@ -72,7 +77,7 @@ def ar_log_prob(
     for_orders, for_samples = spawn(generator, 2)
     passes = 0
     for row in range(task.batch_size):
-        contexts, targets = growing_contexts(task[row], for_orders)
+        contexts, targets = growing_contexts(task[row], for_orders, outward)
         for count, part in _parts(contexts, num_samples, halved, chunk_size):
             context, target = contexts[part], targets[part]
             if isinstance(model, Oracle):
@@ -95,12 +100,14 @@ def ar_sample(
     *,
     num_samples: int,
     generator: torch.Generator,
+    outward: bool = False,
     chunk_size: int = 256,
 ) -> Rollout:
     """Joint samples of the targets: every value is added to the context before the next is drawn.
 
     ``num_samples`` are drawn of each set, ``chunk_size`` at a time, each with the targets
-    ``(batch, targets, 1)`` in a random order of its own. A DANP draws one auxiliary sample for each
+    ``(batch, targets, 1)`` in an order of its own, random or ``outward``; see :func:`ar_log_prob`.
+    A DANP draws one auxiliary sample for each
     value, as if its mixture had infinitely many components, all of one weight; the defensive
     component is left out. Contexts are not checked; see
     :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
@@ -114,7 +121,9 @@ def ar_sample(
         # All chunks read on in the same streams, so that the chunk size changes nothing.
         streams = spawn(generator, 2 + 2 * xt.shape[1])
         parts = [
-            _sample(model, context[row].expand(count), xt[row].expand(count, -1, -1), streams)
+            _sample(
+                model, context[row].expand(count), xt[row].expand(count, -1, -1), outward, streams
+            )
             for count in chunks(num_samples, chunk_size)
         ]
         rows.append(torch.cat(parts))
@@ -122,16 +131,27 @@ def ar_sample(
     return Rollout(torch.stack(rows, dim=1), passes)
 
 
-def growing_contexts(task: Task, generator: torch.Generator) -> tuple[PointSet, PointSet]:
+def growing_contexts(
+    task: Task, generator: torch.Generator, outward: bool = False
+) -> tuple[PointSet, PointSet]:
     """One task as a batch, the k-th with k targets in its context and the next as its target."""
     target = task.target
     count = target.num_points
     order = torch.randperm(count, device=generator.device, generator=generator)
+    if outward:
+        order = _by_distance(target.x, order[None])[0]
     x, y = target.x[0, order], target.y[0, order]
     known = torch.ones(count, count, dtype=torch.bool, device=x.device).tril(-1)
     earlier = PointSet(x.expand(count, -1, -1), y.expand(count, -1, -1), known)
     contexts = task.context.compact().expand(count).concat(earlier)
     return contexts, PointSet(x.unsqueeze(1), y.unsqueeze(1))
+
+
+def _by_distance(xt: Tensor, order: Tensor) -> Tensor:
+    """Orders by the distance from the first target of each order given, ``(rows, targets)``."""
+    rows = torch.arange(len(xt), device=xt.device)[:, None]
+    distance = (xt - xt[rows, order[:, :1]]).square().sum(dim=-1)
+    return distance.argsort(dim=1, stable=True)
 
 
 def _parts(
@@ -148,13 +168,19 @@ def _parts(
 
 
 def _sample(
-    model: NeuralProcess, context: PointSet, xt: Tensor, streams: Sequence[torch.Generator]
+    model: NeuralProcess,
+    context: PointSet,
+    xt: Tensor,
+    outward: bool,
+    streams: Sequence[torch.Generator],
 ) -> Tensor:
     """One sample per row, ``(rows, targets, 1)``."""
     count, num_targets = xt.shape[:2]
     for_order, for_values, *for_levels = streams
     f64 = torch.float64
     order = draw_rows(torch.rand, count, (num_targets,), generator=for_order, dtype=f64).argsort(1)
+    if outward and num_targets > 0:
+        order = _by_distance(xt, order)
     eps = draw_rows(torch.randn, count, (num_targets, 1), generator=for_values, dtype=f64)
     rows = torch.arange(count, device=xt.device)
     values = xt.new_zeros(count, num_targets, 1)

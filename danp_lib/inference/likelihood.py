@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -33,14 +33,29 @@ from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chu
 Estimator = Literal["model", "noising", "both"]
 """How a DANP's likelihood is estimated, by where the samples come from; see the module."""
 
-Rollouts = Literal["autoregressive", "orders", "orders-halved"]
+Rollouts = Literal["autoregressive", "orders", "orders-halved", "outward", "orders-outward"]
 """How rollouts are scored, in one order or by the mean density over :data:`NUM_ORDERS`."""
 
 NUM_ORDERS = 8
-"""How many random orders the estimators ``"orders"`` and ``"orders-halved"`` average over."""
+"""How many orders the estimators that are named for them average over."""
 
-ORDERS_OF = {"autoregressive": 1, "orders": NUM_ORDERS, "orders-halved": NUM_ORDERS}
-"""The number of orders of each rollout."""
+
+class RolloutRule(NamedTuple):
+    """What a rollout's name stands for."""
+
+    orders: int = 1  #: How many orders the density is averaged over.
+    outward: bool = False  #: Whether they lead outward from a target; random ones otherwise.
+    halved: bool = False  #: Whether a DANP has fewer samples the more points are known.
+
+
+ROLLOUTS: dict[str, RolloutRule] = {
+    "autoregressive": RolloutRule(),
+    "orders": RolloutRule(NUM_ORDERS),
+    "orders-halved": RolloutRule(NUM_ORDERS, halved=True),
+    "outward": RolloutRule(outward=True),
+    "orders-outward": RolloutRule(NUM_ORDERS, outward=True, halved=True),
+}
+"""The rule of each rollout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +94,11 @@ def log_likelihood(
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
             ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
             of the density of a rollout's samples, each of which has an order of its own.
-            ``"orders-halved"`` does so with fewer samples the more points are known.
-        num_samples: S, the number of a DANP's samples: per task, in a rollout per target, or for
-            ``"orders-halved"`` per target when no point is known; see
+            ``"outward"`` and ``"orders-outward"`` do the same in orders that lead outward from a
+            target. ``"orders-halved"`` and ``"orders-outward"`` have fewer samples the more points
+            are known.
+        num_samples: S, the number of a DANP's samples: per task, in a rollout per target, or where
+            they are halved per target when no point is known; see
             :func:`~danp_lib.inference.autoregressive.ar_log_prob`.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
@@ -107,9 +124,9 @@ def log_likelihood(
     used: str = estimator
     if rolled_out:
         # The first order of a seed is the one of "autoregressive".
-        used = estimator if estimator in ORDERS_OF else "autoregressive"
-        orders = ORDERS_OF[used]
-        options["halved"] = estimator == "orders-halved"
+        used = estimator if estimator in ROLLOUTS else "autoregressive"
+        orders, outward, halved = ROLLOUTS[used]
+        options |= {"outward": outward, "halved": halved}
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
         passes, drawn = sum(rollout.forward_passes for rollout in rollouts), orders * drawn
@@ -125,7 +142,7 @@ def log_likelihood(
         terms = torch.stack([log_weights(model, task[row], **options) for row in rows])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
     values = torch.stack([log_mean(row) for row in terms])
-    if used in ("exact", "autoregressive"):
+    if terms.shape[1] == 1 and (rolled_out or not sampled):
         sizes = torch.full_like(values, math.nan if sampled else 1.0)
     else:
         sizes = torch.stack([effective_sample_size(row) for row in terms])

@@ -374,10 +374,15 @@ def test_table_prints_the_table(
     [
         ("both", "both, 32 samples per task\n"),
         ("autoregressive", "autoregressive, 32 samples per target\n"),
+        ("outward", "outward, 32 samples per target\n"),
         ("orders", "orders, 32 samples per target, added up over eight orders\n"),
         (
             "orders-halved",
             "orders-halved, 32 samples per first target, added up over eight orders\n",
+        ),
+        (
+            "orders-outward",
+            "orders-outward, 32 samples per first target, added up over eight orders\n",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
-from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
+from danp_lib.inference.autoregressive import ar_log_prob, ar_sample, growing_contexts
 from danp_lib.models.convnp import (
     ARConvCNP,
     ConvCNP,
@@ -61,14 +61,23 @@ def task() -> Task:
 
 
 def chain_by_hand(
-    model: NeuralProcess, task: Task, seed: int, num_samples: int = 1, halved: bool = False
+    model: NeuralProcess,
+    task: Task,
+    seed: int,
+    num_samples: int = 1,
+    halved: bool = False,
+    outward: bool = False,
 ) -> Tensor:
     for_orders, for_samples = spawn(seeded(seed), 2)
     values = []
     for row in range(task.batch_size):
         known = task.context[row].compact()
         total = torch.zeros((), dtype=torch.float64)
-        for n in torch.randperm(task.target.num_points, generator=for_orders).tolist():
+        order = torch.randperm(task.target.num_points, generator=for_orders).tolist()
+        if outward:
+            away = (task.xt[row, :, 0] - task.xt[row, order[0], 0]).abs().tolist()
+            order = sorted(range(len(away)), key=away.__getitem__)
+        for n in order:
             x, y = task.xt[row, n].reshape(1, 1, 1), task.yt[row, n].reshape(1, 1, 1)
             fewer = max(1, num_samples // 2 ** math.floor(math.log2(1 + known.num_points)))
             options = {"num_samples": fewer if halved else num_samples, "generator": for_samples}
@@ -89,10 +98,12 @@ def test_log_prob_equals_a_chain_written_by_hand(model: ConvNP, task: Task) -> N
     assert result.forward_passes == 3 * 6
 
 
-def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task) -> None:
+@pytest.mark.parametrize("outward", [False, True])
+def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task, outward: bool) -> None:
     model = build_danp(num_levels=2)
-    result = ar_log_prob(model, task, generator=seeded(5), num_samples=3)
-    by_hand = chain_by_hand(model, task, 5, num_samples=3)
+    options: dict[str, Any] = {"num_samples": 3, "outward": outward}
+    result = ar_log_prob(model, task, generator=seeded(5), **options)
+    by_hand = chain_by_hand(model, task, 5, **options)
     torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
     assert result.forward_passes == 3 * 6 * (1 + 2 * 3)
 
@@ -128,6 +139,34 @@ def test_the_steps_of_a_defended_danp_share_the_weight(task: Task) -> None:
     assert (bounded > lost).all()
 
 
+def test_an_outward_order_starts_anywhere_and_takes_the_nearest_next() -> None:
+    task = Sawtooth().sample_task(1, context_size=0, num_targets=12, generator=seeded(0))
+    starts = set()
+    for seed in range(60):
+        _, targets = growing_contexts(task, seeded(seed), outward=True)
+        x = targets.x[:, 0, 0]
+        assert sorted(x.tolist()) == sorted(task.xt.flatten().tolist())
+        distances = (x - x[0]).abs()
+        assert (distances.diff() >= 0).all()
+        starts.add(float(x[0]))
+    # That one of twelve is never the first of sixty is as likely as (11 / 12)^60, 0.5 %.
+    assert len(starts) >= 11
+
+
+@pytest.mark.parametrize("outward", [False, True])
+def test_samples_are_drawn_in_the_order_that_is_asked_for(task: Task, outward: bool) -> None:
+    """Each next value is drawn from the prediction that knows those before it."""
+    model, x = build(ConvCNP), task.xt[:1]
+    known: list[Tensor] = []
+    model.core.register_forward_hook(lambda module, inputs, output: known.append(inputs[1][:, 0]))
+    options: dict[str, Any] = {"num_samples": 3, "generator": seeded(1), "outward": outward}
+    ar_sample(model, task.context[0], x, **options)
+    order = torch.stack(known, dim=1)[..., 0]  # the inputs as they were asked for
+    assert torch.equal(order.sort(dim=1).values, x[0, :, 0].sort().values.expand(3, -1))
+    distances = (order - order[:, :1]).abs()
+    assert bool((distances.diff(dim=1) >= 0).all()) is outward
+
+
 def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
     base, danp = build(ConvCNP), build_danp(num_levels=0, rank=0)
     danp.core.load_state_dict(base.core.state_dict())
@@ -136,7 +175,7 @@ def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
     torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=1e-12)
     assert found.forward_passes == expected.forward_passes
 
-    options = {"num_samples": 4}
+    options: dict[str, Any] = {"num_samples": 4}
     samples = [
         ar_sample(model, task.context, task.xt, generator=seeded(2), **options)
         for model in (base, danp)
@@ -180,12 +219,13 @@ def exact_gp() -> ConvNP:
     return model
 
 
-def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task) -> None:
+@pytest.mark.parametrize("outward", [False, True])
+def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task, outward: bool) -> None:
     for row, seed in ((0, 1), (1, 2), (2, 3)):
         one = task[row]
         mean, covariance = exact_regression(one.context, one.xt)
         joint = torch.distributions.MultivariateNormal(mean[:, 0], covariance)
-        found = ar_log_prob(exact_gp(), one, generator=seeded(seed)).values
+        found = ar_log_prob(exact_gp(), one, generator=seeded(seed), outward=outward).values
         torch.testing.assert_close(found[0], joint.log_prob(one.yt[0, :, 0]), rtol=1e-9, atol=1e-9)
 
 

@@ -334,15 +334,25 @@ def test_orders_are_averaged_by_their_density(name: str) -> None:
     assert (terms[0] - terms[1:]).abs().max() > 1e-3  # the orders differ
 
 
-def test_halved_orders_are_averaged_like_orders() -> None:
+@pytest.mark.parametrize(
+    ("estimator", "num_orders", "how"),
+    [
+        ("outward", 1, {"outward": True}),
+        ("orders-halved", NUM_ORDERS, {"halved": True}),
+        ("orders-outward", NUM_ORDERS, {"halved": True, "outward": True}),
+    ],
+)
+def test_other_orders_are_averaged_like_random_ones(
+    estimator: Any, num_orders: int, how: dict[str, Any]
+) -> None:
     task, model = draw_task(batch_size=1), random_danp()
     options: dict[str, Any] = {"num_samples": 8, "generator": seeded(3)}
-    rollouts = [ar_log_prob(model, task, halved=True, **options) for _ in range(NUM_ORDERS)]
+    rollouts = [ar_log_prob(model, task, **how, **options) for _ in range(num_orders)]
     options["generator"] = seeded(3)
-    result = log_likelihood(model, task, estimator="orders-halved", **options)
+    result = log_likelihood(model, task, estimator=estimator, **options)
     densities = torch.stack([rollout.values for rollout in rollouts]).exp()
     torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
-    assert (result.estimator, result.num_samples) == ("orders-halved", NUM_ORDERS * 8)
+    assert (result.estimator, result.num_samples) == (estimator, num_orders * 8)
     assert result.forward_passes == sum(rollout.forward_passes for rollout in rollouts)
 
 
