@@ -16,7 +16,7 @@ from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.points import Task
 from danp_lib.evaluation.results import results_folder
-from danp_lib.inference.autoregressive import growing_contexts
+from danp_lib.inference.autoregressive import draw_order, growing_contexts
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP, defend, log_mean
 from danp_lib.storage.origin import commit, hardware, sha256, versions
@@ -48,7 +48,8 @@ def group_means(samples: Tensor, guard: Tensor, weight: float, size: int) -> Ten
 @unchecked_contexts()
 def losses(model: DANP, task: Task, generator: torch.Generator) -> tuple[list[int], list[Tensor]]:
     """Points known at each step of one task's rollout, and what each number of samples loses."""
-    contexts, targets = growing_contexts(task, generator)
+    order = draw_order(task.xt[0], outward=False, generator=generator)
+    contexts, targets = growing_contexts(task, order)
     predictive = model.predict(contexts, targets.x, num_samples=MOST, generator=generator)
     terms = predictive.components.log_prob(targets.y.unsqueeze(-3))
     weight = model.config.defensive_weight / task.target.num_points

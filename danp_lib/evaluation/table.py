@@ -45,79 +45,48 @@ FIGURE_OF = {
 }
 """The paper's figure of each dataset, of average likelihood against context size."""
 
-ANCESTRAL = "danp (ancestral samples)"
-"""The row of the DANP by the paper's estimator, with fewer samples than the paper's."""
-
-AS_USED = "danp (as used)"
-"""The row of a :class:`~danp_lib.evaluation.used.Used`, whose scores are all of one mixture."""
-
-ROLLED_OUT = {model: f"{model} (rolled out)" for model in ("danp", "convcnp", "convgnp")}
-"""The rows of the rollouts of models that predict all targets at once otherwise."""
-
-OUTWARD = {model: f"{model} (rolled out outward)" for model in ("convgnp", "ar-convcnp")}
-"""The rows of rollouts in one order that leads outward from a target."""
-
-MANY_ORDERS = {model: f"{model} (rolled out, 8 orders)" for model in ("convgnp", "ar-convcnp")}
-"""The rows of rollouts whose density is the mean over several orders."""
-
-USED_ROLLED_OUT = "danp (as used, rolled out)"
-"""The row of the rollout of a defended DANP."""
-
-USED_OUTWARD = "danp (as used, rolled out outward)"
-"""The row of the same in an order that leads outward from a target."""
-
-USED_MANY_ORDERS = "danp (as used, rolled out, 8 orders)"
-"""The row of the rollout over several orders, with fewer samples a target."""
-
-_LONGER = {
-    ("danp", ""): "both",
-    ("danp", " (as used)"): "used",
-    ("danp", " (as used, more samples)"): f"model{DEFENDED}",
-    ("danp", " (rolled out)"): "autoregressive",
-    ("danp", " (as used, rolled out)"): f"autoregressive{DEFENDED}",
-    ("danp", " (as used, rolled out outward)"): f"outward{DEFENDED}",
-    ("danp", " (as used, rolled out, 8 orders)"): f"orders{DEFENDED}",
-    ("danp", " (as used, rolled out, 8 orders, more samples)"): f"orders-halved{DEFENDED}",
-    ("danp", " (as used, rolled out outward, 8 orders)"): f"orders-outward{DEFENDED}",
-    ("convgnp", ""): "exact",
-    ("convgnp", " (rolled out)"): "autoregressive",
-    ("convgnp", " (rolled out outward)"): "outward",
-    ("convgnp", " (rolled out, 8 orders)"): "orders",
-    ("convgnp", " (rolled out outward, 8 orders)"): "orders-outward",
+ESTIMATOR_OF = {
+    "danp": "both",
+    "convcnp": "exact",
+    "convgnp": "exact",
+    "ar-convcnp": "autoregressive",
+    CEILING: "exact",
 }
-
-ROWS: dict[str, tuple[str, str]] = {
-    "danp": ("danp", "both"),
-    ANCESTRAL: ("danp", "model"),
-    "danp-seed1": ("danp-seed1", "both"),
-    AS_USED: ("danp", "used"),
-    "convcnp": ("convcnp", "exact"),
-    "convgnp": ("convgnp", "exact"),
-    "ar-convcnp": ("ar-convcnp", "autoregressive"),
-    **{label: (model, "autoregressive") for model, label in ROLLED_OUT.items()},
-    **{label: (model, "outward") for model, label in OUTWARD.items()},
-    **{label: (model, "orders") for model, label in MANY_ORDERS.items()},
-    USED_ROLLED_OUT: ("danp", f"autoregressive{DEFENDED}"),
-    USED_OUTWARD: ("danp", f"outward{DEFENDED}"),
-    USED_MANY_ORDERS: ("danp", f"orders{DEFENDED}"),
-    **{
-        f"{model}-{length}{how}": (f"{model}-{length}", estimator)
-        for length in ("seed1", "long", "long-seed1", "longest")
-        for (model, how), estimator in _LONGER.items()
-    },
-    "danp-paper": ("danp-paper", "model"),
-    "danp-paper (balance heuristic)": ("danp-paper", "both"),
-    "convcnp-paper": ("convcnp-paper", "exact"),
-    "convgnp-paper": ("convgnp-paper", "exact"),
-    "ar-convcnp-paper": ("ar-convcnp-paper", "autoregressive"),
-    "ar-convcnp-paper (rolled out, 8 orders)": ("ar-convcnp-paper", "orders"),
-    CEILING: (CEILING, "exact"),
-    f"{CEILING} (rolled out)": (CEILING, "autoregressive"),
-}
-"""The model of each row, and the estimator of its likelihood or ``"used"``."""
-
-ESTIMATOR_OF = {model: ROWS[model][1] for model in (*PAPER["gp"], CEILING)}
 """The models that have a row without a result too, and the estimator that it shows."""
+
+_WORDS = {
+    "exact": "in closed form",
+    "both": "balance heuristic",
+    "model": "ancestral samples",
+    "used": "as used",
+    f"model{DEFENDED}": "as used, more samples",
+    "autoregressive": "rolled out",
+    f"autoregressive{DEFENDED}": "as used, rolled out",
+    "outward": "rolled out outward",
+    f"outward{DEFENDED}": "as used, rolled out outward",
+    "orders": "rolled out, 8 orders",
+    f"orders{DEFENDED}": "as used, rolled out, 8 orders",
+    f"orders-halved{DEFENDED}": "as used, rolled out, 8 orders, more samples",
+    "orders-outward": "rolled out outward, 8 orders",
+    f"orders-outward{DEFENDED}": "as used, rolled out outward, 8 orders",
+}
+_RUNS = ("", "-seed1", "-long", "-long-seed1", "-longest", PAPER_SUFFIX)
+
+
+def row_name(model: str, measured: str) -> str:
+    """The label of a row: a model's name alone for the estimator that it is compared by."""
+    family = next((f for f in PAPER["gp"] if model.startswith(f)), model)
+    usual = "model" if model == f"danp{PAPER_SUFFIX}" else ESTIMATOR_OF[family]
+    return model if measured == usual else f"{model} ({_WORDS[measured]})"
+
+
+_MODELS = [f"{model}{run}" for run in _RUNS for model in PAPER["gp"]]
+ROWS: dict[str, tuple[str, str]] = {
+    row_name(model, measured): (model, measured)
+    for model in (*_MODELS, CEILING)
+    for measured in sorted(_WORDS, key=lambda how: row_name(model, how) != model)
+}
+"""The model of each row, and the estimator of its likelihood or ``"used"``, the usual one first."""
 
 _MARGINALS = ("crps", "crps_ci95", "coverage_50", "coverage_90")
 _LIKELIHOOD = ("paper_ci95", "fewest_samples", "mean_log_likelihood")

@@ -77,7 +77,8 @@ def ar_log_prob(
     for_orders, for_samples = spawn(generator, 2)
     passes = 0
     for row in range(task.batch_size):
-        contexts, targets = growing_contexts(task[row], for_orders, outward)
+        order = draw_order(task.xt[row], outward=outward, generator=for_orders)
+        contexts, targets = growing_contexts(task[row], order)
         for count, part in _parts(contexts, num_samples, halved, chunk_size):
             context, target = contexts[part], targets[part]
             if isinstance(model, Oracle):
@@ -131,16 +132,21 @@ def ar_sample(
     return Rollout(torch.stack(rows, dim=1), passes)
 
 
-def growing_contexts(
-    task: Task, generator: torch.Generator, outward: bool = False
-) -> tuple[PointSet, PointSet]:
-    """One task as a batch, the k-th with k targets in its context and the next as its target."""
-    target = task.target
-    count = target.num_points
-    order = torch.randperm(count, device=generator.device, generator=generator)
-    if outward:
-        order = _by_distance(target.x, order[None])[0]
-    x, y = target.x[0, order], target.y[0, order]
+def draw_order(xt: Tensor, *, outward: bool, generator: torch.Generator) -> Tensor:
+    """An order of targets ``(targets, dim)``, random or ``outward``; see :func:`ar_log_prob`."""
+    order = torch.randperm(len(xt), device=generator.device, generator=generator)
+    return _by_distance(xt[None], order[None])[0] if outward else order
+
+
+def growing_contexts(task: Task, order: Tensor) -> tuple[PointSet, PointSet]:
+    """One task as a batch, the k-th with k targets in its context and the next as its target.
+
+    Args:
+        task: A batch of one.
+        order: Which target comes first, second, and so on, ``(targets,)``.
+    """
+    count = len(order)
+    x, y = task.xt[0, order], task.yt[0, order]
     known = torch.ones(count, count, dtype=torch.bool, device=x.device).tril(-1)
     earlier = PointSet(x.expand(count, -1, -1), y.expand(count, -1, -1), known)
     contexts = task.context.compact().expand(count).concat(earlier)

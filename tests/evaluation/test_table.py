@@ -11,7 +11,7 @@ from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals
 from danp_lib.evaluation.results import Origin, Result, result_name, save_result
 from danp_lib.evaluation.score import Evaluation, TaskRecord
-from danp_lib.evaluation.table import ANCESTRAL, AS_USED, MEASURES, PAPER, table
+from danp_lib.evaluation.table import MEASURES, PAPER, table
 from danp_lib.evaluation.used import Used
 from danp_lib.storage.origin import Hardware
 
@@ -115,8 +115,10 @@ def test_ancestral_samples_and_the_second_seed_have_rows(tmp_path: Path) -> None
     save_marginal(tmp_path, "danp-seed1-gp", weights="d" * 64)
     found = table(tmp_path)
     rows = found["gp"]
-    assert list(rows) == with_papers("gp", ["danp", ANCESTRAL, "danp-seed1", *MODELS[1:]])
-    ancestral, second = rows[ANCESTRAL], rows["danp-seed1"]
+    assert list(rows) == with_papers(
+        "gp", ["danp", "danp (ancestral samples)", *MODELS[1:-1], "danp-seed1", MODELS[-1]]
+    )
+    ancestral, second = rows["danp (ancestral samples)"], rows["danp-seed1"]
     assert (ancestral["num_samples"], ancestral["fewest_samples"]) == (50_000, 5_000)
     assert ancestral["estimator"] == "model"
     assert ancestral["paper"] is second["paper"] is None
@@ -156,8 +158,8 @@ def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     path = save_result(tmp_path, Result(origin("danp-gp"), {}, used))
     assert path.name == "danp-gp-used.json"
     rows = table(tmp_path)["gp"]
-    assert list(rows) == with_papers("gp", ["danp", AS_USED, *MODELS[1:]])
-    row = rows[AS_USED]
+    assert list(rows) == with_papers("gp", ["danp", "danp (as used)", *MODELS[1:]])
+    row = rows["danp (as used)"]
     assert set(row) == CONTRACT | set(MEASURES)
     assert (row["mean_log_likelihood"], row["crps"], row["coverage_90"]) == (-1.0, 0.25, 0.75)
     assert (row["estimator"], row["num_samples"], row["paper"]) == ("model", 256, None)

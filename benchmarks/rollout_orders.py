@@ -1,0 +1,118 @@
+"""In which order a rollout scores best.
+
+Models that predict every target in one pass are rolled out on sawtooth tasks drawn with a seed of
+their own, two of each context size from 0 to 30, in eight orders of each kind. Every order depends
+on the inputs alone. The models are those of ``NAMES``, the kinds those of ``KINDS``.
+"""
+
+import json
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from danp_lib import Sawtooth, load_pretrained
+from danp_lib._config import to_dict
+from danp_lib._files import write_atomically
+from danp_lib.data.points import Task
+from danp_lib.evaluation.results import results_folder
+from danp_lib.inference.autoregressive import draw_order, growing_contexts
+from danp_lib.models.contexts import unchecked_contexts
+from danp_lib.models.convnp import NeuralProcess
+from danp_lib.storage.origin import commit, hardware, sha256, versions
+from danp_lib.storage.pretrained import pretrained_path
+
+NAMES = ("ar-convcnp-sawtooth", "convgnp-sawtooth", "convgnp-longest-sawtooth")
+SEED = 96_000
+SIZES = range(31)
+TASKS_PER_SIZE = 2
+NUM_ORDERS = 8
+
+Order = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+
+
+def left_to_right(xt: Tensor, xc: Tensor, generator: torch.Generator) -> Tensor:
+    """By the inputs ``(targets, 1)``: the same order every time."""
+    return xt[:, 0].argsort()
+
+
+def nearest_known(xt: Tensor, xc: Tensor, generator: torch.Generator) -> Tensor:
+    """Always the target nearest to a known point; the first is random without a context."""
+    return _by_known(xt, xc, generator, farthest=False)
+
+
+def farthest_known(xt: Tensor, xc: Tensor, generator: torch.Generator) -> Tensor:
+    """After a random target, always the one farthest from all known points."""
+    return _by_known(xt, xc, generator, farthest=True)
+
+
+def _by_known(xt: Tensor, xc: Tensor, generator: torch.Generator, farthest: bool) -> Tensor:
+    order: list[int] = []
+    distance = torch.full((len(xt),), math.inf, dtype=xt.dtype)
+    if farthest or len(xc) == 0:
+        order.append(int(torch.randint(len(xt), (), generator=generator)))
+    for x in (*xc, *xt[order]):
+        distance = torch.minimum(distance, (xt - x).abs()[:, 0])
+    while len(order) < len(xt):
+        taken = torch.zeros(len(xt), dtype=torch.bool)
+        taken[order] = True
+        sign = -1.0 if farthest else 1.0
+        order.append(int((sign * distance).masked_fill(taken, math.inf).argmin()))
+        distance = torch.minimum(distance, (xt - xt[order[-1]]).abs()[:, 0])
+    return torch.tensor(order)
+
+
+KINDS: dict[str, Order] = {
+    "random": lambda xt, xc, generator: draw_order(xt, outward=False, generator=generator),
+    "left to right": left_to_right,
+    "nearest known": nearest_known,
+    "farthest known": farthest_known,
+    "outward": lambda xt, xc, generator: draw_order(xt, outward=True, generator=generator),
+}
+
+
+@torch.no_grad()
+@unchecked_contexts()
+def log_densities(model: NeuralProcess, task: Task, seed: int) -> dict[str, list[float]]:
+    """Log-density of one task's targets in eight orders of each kind, in nats per target."""
+    found = {}
+    for kind, order in KINDS.items():
+        generator = torch.Generator().manual_seed(seed)
+        found[kind] = []
+        for _ in range(NUM_ORDERS):
+            drawn = order(task.xt[0], task.context.x[0], generator)
+            contexts, targets = growing_contexts(task, drawn)
+            terms = model.predict(contexts, targets.x).log_prob(targets.y)
+            found[kind].append(round(float(terms.mean()), 5))
+    return found
+
+
+def main() -> None:
+    """Roll out, and write the log-densities."""
+    torch.set_num_threads(1)
+    content: dict[str, object] = {
+        "weights": {name: sha256(pretrained_path(name)) for name in NAMES},
+        "seed": SEED,
+        "context_sizes": list(SIZES),
+        "tasks_per_size": TASKS_PER_SIZE,
+    }
+    logs: dict[str, dict[str, list[list[float]]]] = {}
+    for name in NAMES:
+        model, generator = load_pretrained(name), torch.Generator().manual_seed(SEED)
+        logs[name] = {kind: [] for kind in KINDS}
+        for size in SIZES:
+            for _ in range(TASKS_PER_SIZE):
+                task = Sawtooth().sample_task(1, context_size=size, generator=generator)
+                seed = SEED + len(logs[name]["random"])
+                for kind, values in log_densities(model, task, seed).items():
+                    logs[name][kind].append(values)
+        print(f"{name}: done", flush=True)
+    content["log_densities"] = logs
+    content["origin"] = {"commit": commit(), "hardware": to_dict(hardware()), **versions()}
+    text = json.dumps(content) + "\n"
+    write_atomically(results_folder() / "rollout-orders.json", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The orders that rollouts are compared in, and the stored log-densities."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from danp_lib.data.generators import Sawtooth
+from danp_lib.inference.autoregressive import ar_log_prob
+from danp_lib.storage.origin import sha256
+from danp_lib.storage.pretrained import load_pretrained, pretrained_path
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("rollout_orders")
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_each_order_takes_the_target_that_its_name_says(benchmark: Any) -> None:
+    xt = torch.tensor([[0.9], [-1.0], [0.0], [1.5], [0.3]])
+    nothing, known = xt[:0], torch.tensor([[0.2], [1.9]])
+    assert benchmark.left_to_right(xt, nothing, seeded(0)).tolist() == [1, 2, 4, 0, 3]
+    # 0.3 is 0.1 away, 0.0 is 0.2 away, 1.5 is 0.4, then 0.9 is 0.6 from 0.3 and from 1.5.
+    assert benchmark.nearest_known(xt, known, seeded(0)).tolist() == [4, 2, 3, 0, 1]
+    for kind, order in benchmark.KINDS.items():
+        for context in (nothing, known):
+            orders = [order(xt, context, seeded(seed)).tolist() for seed in range(20)]
+            assert all(sorted(o) == [0, 1, 2, 3, 4] for o in orders)
+            same = kind == "left to right" or (kind == "nearest known" and len(context) > 0)
+            assert (len({tuple(o) for o in orders}) == 1) is same
+    for seed in range(20):
+        first, second, *_ = benchmark.farthest_known(xt, nothing, seeded(seed)).tolist()
+        gaps = (xt[:, 0] - xt[first, 0]).abs()
+        assert int(gaps.argmax()) == second
+
+
+def test_a_random_order_scores_as_the_librarys_rollout(benchmark: Any) -> None:
+    model = load_pretrained(benchmark.NAMES[0])
+    task = Sawtooth().sample_task(1, context_size=3, generator=seeded(1))
+    found = benchmark.log_densities(model, task, seed=5)
+    assert {kind: len(values) for kind, values in found.items()} == dict.fromkeys(
+        benchmark.KINDS, benchmark.NUM_ORDERS
+    )
+    assert len(set(found["left to right"])) == 1
+    # The library draws its orders from the first of two streams; any seed finds the same range.
+    values = [
+        float(ar_log_prob(model, task, generator=seeded(seed)).values) / 50 for seed in range(8)
+    ]
+    spread = max(values) - min(values)
+    assert min(values) - spread < min(found["random"]) < max(values) + spread
+
+
+def test_the_stored_densities_are_of_the_models_that_are_shipped(benchmark: Any) -> None:
+    stored = json.loads((ROOT / "results" / "rollout-orders.json").read_text(encoding="utf-8"))
+    assert stored["weights"] == {n: sha256(pretrained_path(n)) for n in benchmark.NAMES}
+    assert stored["context_sizes"] == list(benchmark.SIZES)
+    shape = (len(benchmark.SIZES) * benchmark.TASKS_PER_SIZE, benchmark.NUM_ORDERS)
+    for name in benchmark.NAMES:
+        logs = stored["log_densities"][name]
+        assert list(logs) == list(benchmark.KINDS)
+        for values in logs.values():
+            assert torch.tensor(values).shape == shape
+    # The first task again, in the first order of each kind.
+    name = benchmark.NAMES[0]
+    task = Sawtooth().sample_task(1, context_size=0, generator=seeded(stored["seed"]))
+    again = benchmark.log_densities(load_pretrained(name), task, stored["seed"])
+    for kind, values in again.items():
+        assert values == pytest.approx(stored["log_densities"][name][kind][0], abs=0.02)
