@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from danp_lib.data.generators import Sawtooth
+from danp_lib.inference import autoregressive
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
@@ -44,20 +45,18 @@ def test_each_order_takes_the_target_that_its_name_says(benchmark: Any) -> None:
         assert int(gaps.argmax()) == second
 
 
-def test_a_random_order_scores_as_the_librarys_rollout(benchmark: Any) -> None:
+def test_an_order_scores_as_the_librarys_rollout_in_it(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_pretrained(benchmark.NAMES[0])
     task = Sawtooth().sample_task(1, context_size=3, generator=seeded(1))
     found = benchmark.log_densities(model, task, seed=5)
-    assert {kind: len(values) for kind, values in found.items()} == dict.fromkeys(
-        benchmark.KINDS, benchmark.NUM_ORDERS
-    )
-    assert len(set(found["left to right"])) == 1
-    # The library draws its orders from the first of two streams; any seed finds the same range.
-    values = [
-        float(ar_log_prob(model, task, generator=seeded(seed)).values) / 50 for seed in range(8)
-    ]
-    spread = max(values) - min(values)
-    assert min(values) - spread < min(found["random"]) < max(values) + spread
+    for kind, order in benchmark.KINDS.items():
+        first = order(task.xt[0], task.context.x[0], seeded(5))
+        monkeypatch.setattr(autoregressive, "draw_order", lambda *_, first=first, **__: first)
+        expected = ar_log_prob(model, task, generator=seeded(0)).values / 50
+        assert len(found[kind]) == benchmark.NUM_ORDERS
+        assert found[kind][0] == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_the_stored_densities_are_of_the_models_that_are_shipped(benchmark: Any) -> None:
