@@ -111,7 +111,7 @@ def main() -> None:
     content["log_densities"] = logs
     content["origin"] = {"commit": commit(), "hardware": to_dict(hardware()), **versions()}
     text = json.dumps(content) + "\n"
-    write_atomically(results_folder() / "rollout-orders.json", text)
+    write_atomically(results_folder() / "orders-compared.json", text)
 
 
 if __name__ == "__main__":

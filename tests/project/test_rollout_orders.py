@@ -60,7 +60,7 @@ def test_an_order_scores_as_the_librarys_rollout_in_it(
 
 
 def test_the_stored_densities_are_of_the_models_that_are_shipped(benchmark: Any) -> None:
-    stored = json.loads((ROOT / "results" / "rollout-orders.json").read_text(encoding="utf-8"))
+    stored = json.loads((ROOT / "results" / "orders-compared.json").read_text(encoding="utf-8"))
     assert stored["weights"] == {n: sha256(pretrained_path(n)) for n in benchmark.NAMES}
     assert stored["context_sizes"] == list(benchmark.SIZES)
     shape = (len(benchmark.SIZES) * benchmark.TASKS_PER_SIZE, benchmark.NUM_ORDERS)
