@@ -79,7 +79,7 @@ def one_record(index: int, path: Path) -> Any:
     usual model by the table's estimator.
     """
     takes_long = path.stem.endswith(
-        (f"-orders{DEFENDED}", f"-halved{DEFENDED}", f"-orders-outward{DEFENDED}", "-paper-model")
+        (f"-orders{DEFENDED}", f"-halved{DEFENDED}", "-paper-model")
     ) or (path.stem.startswith("danp-") and not path.stem.startswith("danp-sawtooth-"))
     marks = [pytest.mark.thorough] if takes_long else []
     return pytest.param(path, RECOMPUTED[index % len(RECOMPUTED)], id=path.stem, marks=marks)
