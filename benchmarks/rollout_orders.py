@@ -2,7 +2,8 @@
 
 Models that predict every target in one pass are rolled out on sawtooth tasks drawn with a seed of
 their own, two of each context size from 0 to 30, in eight orders of each kind. Every order depends
-on the inputs alone. The models are those of ``NAMES``, the kinds those of ``KINDS``.
+on the inputs alone. The models are those of ``NAMES``, the kinds those of ``KINDS``. The last model
+is rolled out in many outward orders, too.
 """
 
 import json
@@ -28,6 +29,7 @@ SEED = 96_000
 SIZES = range(31)
 TASKS_PER_SIZE = 2
 NUM_ORDERS = 8
+MANY = 128
 
 Order = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
@@ -74,18 +76,24 @@ KINDS: dict[str, Order] = {
 
 @torch.no_grad()
 @unchecked_contexts()
-def log_densities(model: NeuralProcess, task: Task, seed: int) -> dict[str, list[float]]:
-    """Log-density of one task's targets in eight orders of each kind, in nats per target."""
-    found = {}
-    for kind, order in KINDS.items():
-        generator = torch.Generator().manual_seed(seed)
-        found[kind] = []
-        for _ in range(NUM_ORDERS):
-            drawn = order(task.xt[0], task.context.x[0], generator)
-            contexts, targets = growing_contexts(task, drawn)
-            terms = model.predict(contexts, targets.x).log_prob(targets.y)
-            found[kind].append(round(float(terms.mean()), 5))
+def log_densities(
+    model: NeuralProcess, task: Task, kind: str, *, num_orders: int, seed: int
+) -> list[float]:
+    """Log-density of one task's targets in each of some orders, in nats per target."""
+    generator, found = torch.Generator().manual_seed(seed), []
+    for _ in range(num_orders):
+        drawn = KINDS[kind](task.xt[0], task.context.x[0], generator)
+        contexts, targets = growing_contexts(task, drawn)
+        terms = model.predict(contexts, targets.x).log_prob(targets.y)
+        found.append(round(float(terms.mean()), 5))
     return found
+
+
+def tasks() -> list[Task]:
+    """The tasks, by context size."""
+    generator = torch.Generator().manual_seed(SEED)
+    sizes = [size for size in SIZES for _ in range(TASKS_PER_SIZE)]
+    return [Sawtooth().sample_task(1, context_size=n, generator=generator) for n in sizes]
 
 
 def main() -> None:
@@ -97,18 +105,23 @@ def main() -> None:
         "context_sizes": list(SIZES),
         "tasks_per_size": TASKS_PER_SIZE,
     }
+    numbered = list(enumerate(tasks(), start=SEED))
     logs: dict[str, dict[str, list[list[float]]]] = {}
     for name in NAMES:
-        model, generator = load_pretrained(name), torch.Generator().manual_seed(SEED)
-        logs[name] = {kind: [] for kind in KINDS}
-        for size in SIZES:
-            for _ in range(TASKS_PER_SIZE):
-                task = Sawtooth().sample_task(1, context_size=size, generator=generator)
-                seed = SEED + len(logs[name]["random"])
-                for kind, values in log_densities(model, task, seed).items():
-                    logs[name][kind].append(values)
+        model = load_pretrained(name)
+        logs[name] = {
+            kind: [
+                log_densities(model, task, kind, num_orders=NUM_ORDERS, seed=seed)
+                for seed, task in numbered
+            ]
+            for kind in KINDS
+        }
         print(f"{name}: done", flush=True)
+    many = [
+        log_densities(model, task, "outward", num_orders=MANY, seed=seed) for seed, task in numbered
+    ]
     content["log_densities"] = logs
+    content["in_many_outward_orders"] = many
     content["origin"] = {"commit": commit(), "hardware": to_dict(hardware()), **versions()}
     text = json.dumps(content) + "\n"
     write_atomically(results_folder() / "orders-compared.json", text)
