@@ -2,8 +2,8 @@
 
 Models that predict every target in one pass are rolled out on sawtooth tasks drawn with a seed of
 their own, two of each context size from 0 to 30, in eight orders of each kind. Every order depends
-on the inputs alone. The models are those of ``NAMES``, the kinds those of ``KINDS``. The last model
-is rolled out in many outward orders, too.
+on the inputs alone. The models are those of ``NAMES``, the kinds those of ``KINDS``. The one of the
+longest training is rolled out in many outward orders, too.
 """
 
 import json
@@ -19,16 +19,17 @@ from danp_lib._files import write_atomically
 from danp_lib.data.points import Task
 from danp_lib.evaluation.results import results_folder
 from danp_lib.inference.autoregressive import draw_order, growing_contexts
+from danp_lib.inference.likelihood import NUM_ORDERS
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.convnp import NeuralProcess
 from danp_lib.storage.origin import commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import pretrained_path
 
-NAMES = ("ar-convcnp-sawtooth", "convgnp-sawtooth", "convgnp-longest-sawtooth")
+LONGEST = "convgnp-longest-sawtooth"
+NAMES = ("ar-convcnp-sawtooth", "convgnp-sawtooth", LONGEST)
 SEED = 96_000
 SIZES = range(31)
 TASKS_PER_SIZE = 2
-NUM_ORDERS = 8
 MANY = 128
 
 Order = Callable[[Tensor, Tensor, torch.Generator], Tensor]
@@ -99,6 +100,7 @@ def tasks() -> list[Task]:
 def main() -> None:
     """Roll out, and write the log-densities."""
     torch.set_num_threads(1)
+    origin = {"commit": commit(), "hardware": to_dict(hardware()), **versions()}
     content: dict[str, object] = {
         "weights": {name: sha256(pretrained_path(name)) for name in NAMES},
         "seed": SEED,
@@ -117,12 +119,13 @@ def main() -> None:
             for kind in KINDS
         }
         print(f"{name}: done", flush=True)
+    model = load_pretrained(LONGEST)
     many = [
         log_densities(model, task, "outward", num_orders=MANY, seed=seed) for seed, task in numbered
     ]
     content["log_densities"] = logs
     content["in_many_outward_orders"] = many
-    content["origin"] = {"commit": commit(), "hardware": to_dict(hardware()), **versions()}
+    content["origin"] = origin
     text = json.dumps(content) + "\n"
     write_atomically(results_folder() / "orders-compared.json", text)
 

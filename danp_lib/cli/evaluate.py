@@ -33,19 +33,23 @@ from danp_lib.evaluation.results import AS_IN_PAPER, KINDS, run_benchmark, save_
 from danp_lib.evaluation.score import ESTIMATORS, Estimator, Evaluation
 from danp_lib.evaluation.table import table as benchmark_table
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.inference.likelihood import ROLLOUTS
+from danp_lib.inference.likelihood import RULE_OF
 from danp_lib.storage.tasks import benchmark_tasks, load_tasks
 
 _TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
-_SAMPLES = Option(help="Samples per task, in a rollout per target, for a DANP.")
+_SAMPLES = Option(
+    help="Samples per task, in a rollout per target (where halved, per target with no known "
+    "point), for a DANP."
+)
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
     help="likelihood; marginals (CRPS and coverage); samples (the likelihood against their "
     "number); or used (likelihood and marginals from a DANP's own samples, defended)."
 )
 _NUM_SAMPLES = Option(
-    help="Samples per task, in a rollout per target, for a DANP; 256 if left out. For the "
-    "likelihood also paper: 50,000 for small contexts and 5,000 for others."
+    help="Samples per task, in a rollout per target (where halved, per target with no known "
+    "point), for a DANP; 256 if left out. For the likelihood also paper: 50,000 for small contexts "
+    "and 5,000 for others."
 )
 _PER_SIZE = Option(help="For samples: tasks of each context size; 1 if left out.")
 _MAX_SAMPLES = Option(help="For samples: leave out every number of samples above.")
@@ -184,8 +188,8 @@ def render(result: Evaluation) -> str:
         effective = f"{sum(sizes) / len(sizes):.1f}" if sizes else "-"
         rows.append([str(size), str(part.num_tasks), *numbers, effective])
     per = "task"
-    if (rule := ROLLOUTS.get(result.estimator)) is not None:
-        per = "first target" if rule.halved else "target"
+    if (rule := RULE_OF.get(result.estimator)) is not None:
+        per = "target where no point is known" if rule.halved else "target"
         per += ", added up over eight orders" if rule.orders > 1 else ""
     lines = [
         f"average likelihood   {likelihood}",

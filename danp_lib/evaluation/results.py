@@ -24,7 +24,7 @@ from danp_lib.evaluation.score import Evaluation, evaluate, papers_samples
 from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
-from danp_lib.inference.likelihood import ROLLOUTS, RolloutRule, Rollouts
+from danp_lib.inference.likelihood import Rollouts, num_orders
 from danp_lib.models.danp import defend
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
@@ -187,7 +187,7 @@ def run_benchmark(
         if path.is_file():
             before = load_result(path, content)
             drawn = options.get("num_samples", 256)
-            factor = ROLLOUTS.get(estimator, RolloutRule()).orders
+            factor = num_orders(estimator)
             is_counted = model.num_levels > 0 and content is Evaluation
             _check_resumable(path, before, origin, drawn if is_counted else None, factor)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)

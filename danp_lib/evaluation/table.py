@@ -4,9 +4,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from danp_lib.data.generators import PAPER_SUFFIX, join_name
+from danp_lib.data.generators import PAPER_SUFFIX, join_name, split_name
 from danp_lib.evaluation.marginals import Marginals
-from danp_lib.evaluation.results import CEILING, DEFENDED, load_result, result_name, results_folder
+from danp_lib.evaluation.results import (
+    CEILING,
+    DEFENDED,
+    NAMES,
+    load_result,
+    result_name,
+    results_folder,
+)
 from danp_lib.evaluation.score import Evaluation
 from danp_lib.evaluation.used import Used
 
@@ -54,9 +61,12 @@ ESTIMATOR_OF = {
 }
 """The models that have a row without a result too, and the estimator that it shows."""
 
-_WORDS = {
+_LABELS = {
     "exact": "in closed form",
     "both": "balance heuristic",
+    f"both{DEFENDED}": "as used, balance heuristic",
+    "noising": "forward-noised samples",
+    f"noising{DEFENDED}": "as used, forward-noised samples",
     "model": "ancestral samples",
     "used": "as used",
     f"model{DEFENDED}": "as used, more samples",
@@ -66,25 +76,25 @@ _WORDS = {
     f"outward{DEFENDED}": "as used, rolled out outward",
     "orders": "rolled out, 8 orders",
     f"orders{DEFENDED}": "as used, rolled out, 8 orders",
-    f"orders-halved{DEFENDED}": "as used, rolled out, 8 orders, more samples",
+    "orders-halved": "rolled out, 8 orders, halved",
+    f"orders-halved{DEFENDED}": "as used, rolled out, 8 orders, halved",
     "orders-outward": "rolled out outward, 8 orders",
-    f"orders-outward{DEFENDED}": "as used, rolled out outward, 8 orders",
+    f"orders-outward{DEFENDED}": "as used, rolled out outward, 8 orders, halved",
 }
-_RUNS = ("", "-seed1", "-long", "-long-seed1", "-longest", PAPER_SUFFIX)
+_MODELS = list(dict.fromkeys(split_name(name)[0] for name in NAMES))
 
 
-def row_name(model: str, measured: str) -> str:
+def _row_name(model: str, measured: str) -> str:
     """The label of a row: a model's name alone for the estimator that it is compared by."""
     family = next((f for f in PAPER["gp"] if model.startswith(f)), model)
     usual = "model" if model == f"danp{PAPER_SUFFIX}" else ESTIMATOR_OF[family]
-    return model if measured == usual else f"{model} ({_WORDS[measured]})"
+    return model if measured == usual else f"{model} ({_LABELS[measured]})"
 
 
-_MODELS = [f"{model}{run}" for run in _RUNS for model in PAPER["gp"]]
 ROWS: dict[str, tuple[str, str]] = {
-    row_name(model, measured): (model, measured)
-    for model in (*_MODELS, CEILING)
-    for measured in sorted(_WORDS, key=lambda how: row_name(model, how) != model)
+    _row_name(model, measured): (model, measured)
+    for model in _MODELS
+    for measured in sorted(_LABELS, key=lambda how: _row_name(model, how) != model)
 }
 """The model of each row, and the estimator of its likelihood or ``"used"``, the usual one first."""
 

@@ -133,7 +133,7 @@ def ar_sample(
 
 
 def draw_order(xt: Tensor, *, outward: bool, generator: torch.Generator) -> Tensor:
-    """An order of targets ``(targets, dim)``, random or ``outward``; see :func:`ar_log_prob`."""
+    """An order ``(targets,)`` of targets ``(targets, dim)``; see :func:`ar_log_prob`."""
     order = torch.randperm(len(xt), device=generator.device, generator=generator)
     return _by_distance(xt[None], order[None])[0] if outward else order
 
@@ -154,10 +154,11 @@ def growing_contexts(task: Task, order: Tensor) -> tuple[PointSet, PointSet]:
 
 
 def _by_distance(xt: Tensor, order: Tensor) -> Tensor:
-    """Orders by the distance from the first target of each order given, ``(rows, targets)``."""
-    rows = torch.arange(len(xt), device=xt.device)[:, None]
-    distance = (xt - xt[rows, order[:, :1]]).square().sum(dim=-1)
-    return distance.argsort(dim=1, stable=True)
+    """Orders ``(rows, targets)`` by the distance from their first target; ties as they were."""
+    order = order.to(xt.device)
+    x = xt[torch.arange(len(xt), device=xt.device)[:, None], order]
+    distance = (x - x[:, :1]).square().sum(dim=-1)
+    return order.gather(1, distance.argsort(dim=1, stable=True))
 
 
 def _parts(
@@ -185,7 +186,7 @@ def _sample(
     for_order, for_values, *for_levels = streams
     f64 = torch.float64
     order = draw_rows(torch.rand, count, (num_targets,), generator=for_order, dtype=f64).argsort(1)
-    if outward and num_targets > 0:
+    if outward:
         order = _by_distance(xt, order)
     eps = draw_rows(torch.randn, count, (num_targets, 1), generator=for_values, dtype=f64)
     rows = torch.arange(count, device=xt.device)

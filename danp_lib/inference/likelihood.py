@@ -48,7 +48,7 @@ class RolloutRule(NamedTuple):
     halved: bool = False  #: Whether a DANP has fewer samples the more points are known.
 
 
-ROLLOUTS: dict[str, RolloutRule] = {
+RULE_OF: dict[str, RolloutRule] = {
     "autoregressive": RolloutRule(),
     "orders": RolloutRule(NUM_ORDERS),
     "orders-halved": RolloutRule(NUM_ORDERS, halved=True),
@@ -56,6 +56,11 @@ ROLLOUTS: dict[str, RolloutRule] = {
     "orders-outward": RolloutRule(NUM_ORDERS, outward=True, halved=True),
 }
 """The rule of each rollout."""
+
+
+def num_orders(estimator: str) -> int:
+    """How many orders an estimator averages over, 1 where it rolls nothing out."""
+    return RULE_OF[estimator].orders if estimator in RULE_OF else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +99,9 @@ def log_likelihood(
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
             ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
             of the density of a rollout's samples, each of which has an order of its own.
-            ``"outward"`` and ``"orders-outward"`` do the same in orders that lead outward from a
-            target. ``"orders-halved"`` and ``"orders-outward"`` have fewer samples the more points
-            are known.
+            ``"orders-halved"`` does so with fewer samples the more points are known.
+            ``"outward"`` is ``"autoregressive"``, and ``"orders-outward"`` is ``"orders-halved"``,
+            in orders that lead outward from a target.
         num_samples: S, the number of a DANP's samples: per task, in a rollout per target, or where
             they are halved per target when no point is known; see
             :func:`~danp_lib.inference.autoregressive.ar_log_prob`.
@@ -123,9 +128,9 @@ def log_likelihood(
     options: Any = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
     used: str = estimator
     if rolled_out:
-        # The first order of a seed is the one of "autoregressive".
-        used = estimator if estimator in ROLLOUTS else "autoregressive"
-        orders, outward, halved = ROLLOUTS[used]
+        # The first of several orders is that of one order alone with the same seed.
+        used = estimator if estimator in get_args(Rollouts) else "autoregressive"
+        orders, outward, halved = RULE_OF[used]
         options |= {"outward": outward, "halved": halved}
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
         terms = torch.stack([rollout.values for rollout in rollouts], dim=1)
@@ -142,8 +147,8 @@ def log_likelihood(
         terms = torch.stack([log_weights(model, task[row], **options) for row in rows])
         passes = task.batch_size * (1 + model.num_levels * num_samples)
     values = torch.stack([log_mean(row) for row in terms])
-    if terms.shape[1] == 1 and (rolled_out or not sampled):
-        sizes = torch.full_like(values, math.nan if sampled else 1.0)
+    if rolled_out and sampled and terms.shape[1] == 1:
+        sizes = torch.full_like(values, math.nan)
     else:
         sizes = torch.stack([effective_sample_size(row) for row in terms])
     return LogLikelihood(values, sizes, passes, used, drawn)

@@ -378,11 +378,13 @@ def test_table_prints_the_table(
         ("orders", "orders, 32 samples per target, added up over eight orders\n"),
         (
             "orders-halved",
-            "orders-halved, 32 samples per first target, added up over eight orders\n",
+            "orders-halved, 32 samples per target where no point is known, "
+            "added up over eight orders\n",
         ),
         (
             "orders-outward",
-            "orders-outward, 32 samples per first target, added up over eight orders\n",
+            "orders-outward, 32 samples per target where no point is known, "
+            "added up over eight orders\n",
         ),
     ],
 )

@@ -246,16 +246,22 @@ def test_an_interrupted_likelihood_resumes(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_mean_over_orders_has_a_name_of_its_own_and_resumes(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"estimator": "orders", "num_samples": 1, "defended": True}
+@pytest.mark.parametrize(
+    ("estimator", "num_orders"),
+    [("outward", 1), ("orders", NUM_ORDERS), ("orders-outward", NUM_ORDERS)],
+)
+def test_a_rollout_has_a_name_of_its_own_and_resumes(
+    tmp_path: Path, estimator: str, num_orders: int
+) -> None:
+    options: dict[str, Any] = {"estimator": estimator, "num_samples": 1, "defended": True}
     whole = run_benchmark(NAME, Evaluation, **options)
-    assert (whole.measured, whole.content.num_samples) == ("orders-defended", NUM_ORDERS)
+    assert (whole.measured, whole.content.num_samples) == (f"{estimator}-defended", num_orders)
     begun = replace(whole, content=Evaluation.summarize(whole.content.tasks[:2]))
-    save_result(tmp_path, begun).rename(tmp_path / "danp-gp-orders-defended.partial.json")
-    with pytest.raises(ValueError, match=rf"{2 * NUM_ORDERS} samples for .* got {NUM_ORDERS};"):
+    save_result(tmp_path, begun).rename(tmp_path / f"danp-gp-{estimator}-defended.partial.json")
+    with pytest.raises(ValueError, match=rf"{2 * num_orders} samples for .* got {num_orders};"):
         run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": 2})
     with pytest.raises(
-        ValueError, match=rf"{50_000 * NUM_ORDERS} samples for .* got {NUM_ORDERS};"
+        ValueError, match=rf"{50_000 * num_orders} samples for .* got {num_orders};"
     ):
         run_benchmark(NAME, Evaluation, folder=tmp_path, **options | {"num_samples": "paper"})
     result = run_benchmark(NAME, Evaluation, folder=tmp_path, **options)

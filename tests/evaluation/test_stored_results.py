@@ -25,7 +25,7 @@ from danp_lib.evaluation.results import (
 from danp_lib.evaluation.score import ESTIMATORS, Evaluation, evaluate_task
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import ORACLES
-from danp_lib.inference.likelihood import ROLLOUTS, RolloutRule
+from danp_lib.inference.likelihood import num_orders
 from danp_lib.models.danp import defend
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import read_header
@@ -100,7 +100,7 @@ def test_a_record_comes_out_again(path: Path, row: int) -> None:
         model,
         tasks[row],
         estimator=estimator,  # type: ignore[arg-type]
-        num_samples=record.num_samples // ROLLOUTS.get(estimator, RolloutRule()).orders,
+        num_samples=record.num_samples // num_orders(estimator),
         generator=stream,
     )
     assert again.context_size == record.context_size == (12, 30)[RECOMPUTED.index(row)]

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from danp_lib.data.generators import DATASETS, split_name
+from danp_lib.data.generators import DATASETS, join_name, split_name
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals
-from danp_lib.evaluation.results import Origin, Result, result_name, save_result
-from danp_lib.evaluation.score import Evaluation, TaskRecord
-from danp_lib.evaluation.table import MEASURES, PAPER, table
+from danp_lib.evaluation.results import (
+    DEFENDED,
+    Origin,
+    Result,
+    result_name,
+    results_folder,
+    save_result,
+)
+from danp_lib.evaluation.score import ESTIMATORS, Evaluation, TaskRecord
+from danp_lib.evaluation.table import MEASURES, PAPER, ROWS, table
 from danp_lib.evaluation.used import Used
 from danp_lib.storage.origin import Hardware
 
@@ -145,6 +152,23 @@ def test_models_by_the_papers_recipe_have_rows_before_the_ceiling(tmp_path: Path
     for name in ("danp-paper", balanced, "convgnp-paper"):
         assert rows[name]["ours"] == pytest.approx(math.exp(-1))
     assert (rows["danp-paper"]["crps"], rows[balanced]["crps"]) == (0.5, None)
+
+
+def test_every_result_that_is_shipped_has_a_row() -> None:
+    rows = table()
+    shown = {
+        result_name(join_name(model, dataset), measured)
+        for dataset, labels in rows.items()
+        for model, measured in (ROWS[label] for label in labels)
+    }
+    endings = ("exact", "used", *ESTIMATORS, *(f"{how}{DEFENDED}" for how in ESTIMATORS))
+    stored = {
+        path.name
+        for path in results_folder().glob("*.json")
+        if path.name.endswith(tuple(f"-{ending}.json" for ending in endings))
+    }
+    assert stored
+    assert stored <= shown
 
 
 def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The rollout: its chain, its orders, its counts."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -153,18 +154,56 @@ def test_an_outward_order_starts_anywhere_and_takes_the_nearest_next() -> None:
     assert len(starts) >= 11
 
 
+def test_targets_at_one_distance_come_in_either_order() -> None:
+    grid = torch.tensor([-1.0, 0.0, 1.0, 1.0]).unsqueeze(1)
+    orders: set[tuple[int, ...]] = {
+        tuple(draw_order(grid, outward=True, generator=seeded(seed)).tolist())
+        for seed in range(200)
+    }
+    expected = {(1, *rest) for rest in itertools.permutations((0, 2, 3))}
+    expected |= {(0, 1, 2, 3), (0, 1, 3, 2), (2, 3, 1, 0), (3, 2, 1, 0)}
+    assert orders == expected
+
+
 @pytest.mark.parametrize("outward", [False, True])
-def test_samples_are_drawn_in_the_order_that_is_asked_for(task: Task, outward: bool) -> None:
-    """Each next value is drawn from the prediction that knows those before it."""
-    model, x = build(ConvCNP), task.xt[:1]
-    known: list[Tensor] = []
-    model.core.register_forward_hook(lambda module, inputs, output: known.append(inputs[1][:, 0]))
-    options: dict[str, Any] = {"num_samples": 3, "generator": seeded(1), "outward": outward}
-    ar_sample(model, task.context[0], x, **options)
-    order = torch.stack(known, dim=1)[..., 0]  # the inputs as they were asked for
-    assert torch.equal(order.sort(dim=1).values, x[0, :, 0].sort().values.expand(3, -1))
+@pytest.mark.parametrize("num_targets", [0, 1])
+def test_no_target_and_one_have_one_order(task: Task, num_targets: int, outward: bool) -> None:
+    model, x, y = build(ConvCNP), task.xt[:, :num_targets], task.yt[:, :num_targets]
+    few = Task(task.context, PointSet(x, y))
+    result = ar_log_prob(model, few, generator=seeded(0), outward=outward)
+    assert result.forward_passes == 3 * num_targets
+    if num_targets == 0:
+        assert result.values.tolist() == [0.0, 0.0, 0.0]
+    else:
+        expected = model.predict(task.context, x).log_prob(y)
+        torch.testing.assert_close(result.values, expected, rtol=1e-10, atol=1e-10)
+    drawn = ar_sample(
+        model, task.context, x, num_samples=2, generator=seeded(0), outward=outward
+    ).values
+    assert drawn.shape == (2, 3, num_targets, 1)
+    assert drawn.isfinite().all()
+
+
+@pytest.mark.parametrize("outward", [False, True])
+def test_each_sample_has_an_order_of_its_own(task: Task, outward: bool) -> None:
+    model, x, count = build(ConvCNP), task.xt[:1], 60
+    asked: list[Tensor] = []
+    known: list[int] = []
+
+    def record(module: Any, inputs: Any, output: Any) -> None:
+        known.append(inputs[0][0].num_points)
+        asked.append(inputs[1][:, 0])
+
+    model.core.register_forward_hook(record)
+    options: dict[str, Any] = {"num_samples": count, "generator": seeded(1), "outward": outward}
+    ar_sample(model, task.context[2], x, **options)
+    order = torch.stack(asked, dim=1)[..., 0]  # the inputs as they were asked for
+    assert torch.equal(order.sort(dim=1).values, x[0, :, 0].sort().values.expand(count, -1))
+    # That one of six targets is never the first of sixty is as likely as (5 / 6)^60, 2e-5.
+    assert len(set(order[:, 0].tolist())) == 6
     distances = (order - order[:, :1]).abs()
     assert bool((distances.diff(dim=1) >= 0).all()) is outward
+    assert known == [4, 5, 6, 7, 8, 9]
 
 
 def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
@@ -256,17 +295,17 @@ def test_samples_of_a_danp_have_the_moments_of_its_mixture(task: Task) -> None:
     assert result.forward_passes == count * 3
 
 
+@pytest.mark.parametrize("outward", [False, True])
 @pytest.mark.parametrize("model", [build(ConvCNP), build_danp(2)], ids=["convcnp", "danp"])
-def test_chunk_size_changes_nothing(model: NeuralProcess, task: Task) -> None:
+def test_chunk_size_changes_nothing(model: NeuralProcess, task: Task, outward: bool) -> None:
+    how: dict[str, Any] = {"num_samples": 5, "outward": outward}
     values = [
-        ar_log_prob(model, task, generator=seeded(1), num_samples=5, chunk_size=size).values
+        ar_log_prob(model, task, generator=seeded(1), chunk_size=size, **how).values
         for size in (2, 256)
     ]
     torch.testing.assert_close(*values, rtol=1e-10, atol=1e-10)
     samples = [
-        ar_sample(
-            model, task.context, task.xt, num_samples=5, generator=seeded(1), chunk_size=size
-        ).values
+        ar_sample(model, task.context, task.xt, generator=seeded(1), chunk_size=size, **how).values
         for size in (2, 256)
     ]
     torch.testing.assert_close(*samples, rtol=1e-10, atol=1e-10)

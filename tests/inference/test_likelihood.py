@@ -353,6 +353,7 @@ def test_other_orders_are_averaged_like_random_ones(
     densities = torch.stack([rollout.values for rollout in rollouts]).exp()
     torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
     assert (result.estimator, result.num_samples) == (estimator, num_orders * 8)
+    assert bool(result.effective_sample_size.isnan().all()) is (num_orders == 1)
     assert result.forward_passes == sum(rollout.forward_passes for rollout in rollouts)
 
 

@@ -17,7 +17,7 @@ from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.marginals import Marginals
 from danp_lib.evaluation.results import AS_IN_PAPER, DEFENDED, load_result
 from danp_lib.evaluation.score import Evaluation
-from danp_lib.inference.likelihood import ROLLOUTS, RolloutRule
+from danp_lib.inference.likelihood import num_orders
 from danp_lib.storage.card import read_card
 from danp_lib.storage.origin import sha256
 from danp_lib.storage.pretrained import PRETRAINED
@@ -83,8 +83,7 @@ def test_the_results_that_are_shipped_were_made_with_these_options() -> None:
             if path.is_file():
                 drawn = load_result(path, Evaluation).content.num_samples
                 each = 50_000 if num_samples == AS_IN_PAPER else num_samples
-                rule = ROLLOUTS.get(estimator.removesuffix(DEFENDED), RolloutRule())
-                assert drawn == each * rule.orders
+                assert drawn == each * num_orders(estimator.removesuffix(DEFENDED))
         path = ROOT / "results" / f"{name}-marginals.json"
         if path.is_file():
             sampled = name.startswith("danp-")
