@@ -108,10 +108,9 @@ def ar_sample(
 
     ``num_samples`` are drawn of each set, ``chunk_size`` at a time, each with the targets
     ``(batch, targets, 1)`` in an order of its own, random or ``outward``; see :func:`ar_log_prob`.
-    A DANP draws one auxiliary sample for each
-    value, as if its mixture had infinitely many components, all of one weight; the defensive
-    component is left out. Contexts are not checked; see
-    :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
+    A DANP draws one auxiliary sample for each value, as if its mixture had infinitely many
+    components, all of one weight; the defensive component is left out. Contexts are not checked;
+    see :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     model.core.check({"context": context}, xt=xt)
