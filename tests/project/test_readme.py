@@ -363,9 +363,14 @@ OUTWARD = {
     "convgnp-square": {"outward": 0, "orders-outward": 0},
     "convgnp-square-released": {"outward": 0, "orders-outward": 0},
     "convgnp-long-square-released": {"outward": 0, "orders-outward": 0},
+    "danp-square": {"outward": 0},
+    "danp-square-released": {"outward": 0},
     "danp-long-square-released": {"outward": 0},
+    "danp-long-seed1-square-released": {"outward": -1},
     "convgnp-gp": {"outward": 1, "orders-outward": 1},
+    "danp-gp": {"outward": 1},
     "danp-long-gp": {"outward": 1},
+    "danp-long-seed1-gp": {"outward": 1},
     "ar-convcnp-gp": {"outward": -1, "orders-outward": -1},
     "ceiling-gp": {"outward": 1},
 }
@@ -379,6 +384,19 @@ def test_outward_orders_change_a_score_as_the_page_says(name: str) -> None:
         random = {"outward": "autoregressive", "orders-outward": halved}[outward]
         change, width = difference((name, f"{outward}{end}"), (name, f"{random}{end}"))
         assert abs(change) < width if sign == 0 else sign * change > width
+
+
+def test_outward_orders_change_little_on_square_waves() -> None:
+    largest = difference(
+        ("danp-long-seed1-square-released", f"autoregressive{DEFENDED}"),
+        ("danp-long-seed1-square-released", f"outward{DEFENDED}"),
+    )
+    loss = "{:.2f} ± {:.2f}".format(*largest)
+    assert f"`danp-long-seed1-square-released`, which loses {loss}." in " ".join(SCORES.split())
+    for name in (name for name in OUTWARD if "square" in name):
+        end = DEFENDED if name.startswith("danp") else ""
+        change, _ = difference((name, f"outward{end}"), (name, f"autoregressive{end}"))
+        assert abs(change) <= largest[0]
 
 
 def test_an_outward_order_loses_more_tasks_of_a_convgnp() -> None:

@@ -129,6 +129,7 @@ def test_in_a_clone_only_the_table_and_the_figures_are_made(clone: Path) -> None
         ("evaluate", "results/danp-gp-both.json"),
         ("evaluate", "results/danp-gp-model.json"),
         ("evaluate", "results/danp-gp-orders-defended.json"),
+        ("evaluate", "results/danp-gp-outward-defended.json"),
         ("figures", "reproduced/figure-9.png"),
         ("marginals", "results/danp-gp-marginals.json"),
         ("table", "reproduced/table-1.txt"),
