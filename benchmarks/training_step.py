@@ -11,6 +11,8 @@ train`` takes it. Three ratios are taken, turn by turn, in one process:
   the same distribution at the same random levels, to a step of the recipe ``paper``.
 
 The first two are means over the levels, each with the probability that the recipe draws it with.
+Our side starts from trained weights: at those of the start, which hold for a few hundred steps, the
+conditioning finds every context all but impossible, and spends four factorisations on it, not one.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 
 from danp_lib.cli.arguments import keep_freed_memory
 from danp_lib.models.danp import DANP
+from danp_lib.storage.pretrained import load_pretrained
 from danp_lib.training.loop import TrainingStep
 from danp_lib.training.objective import draw_batch
 from danp_lib.training.optim import Optimizer
@@ -49,6 +52,8 @@ class Side:
         self.recipe: Recipe = recipe(name, model="danp", dataset="sawtooth", num_levels=NUM_LEVELS)
         model, config = self.recipe.build_model(), self.recipe.training
         assert isinstance(model, DANP)
+        trained = load_pretrained("danp-sawtooth" + ("-paper" if name == "paper" else ""))
+        model.load_state_dict(trained.state_dict())
         self.model = model
         generator = torch.Generator().manual_seed(seed)
         optimizer = Optimizer(model, config)

