@@ -1,7 +1,5 @@
 """``danp evaluate``, ``danp benchmark`` and ``danp table``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``danp info`` and ``danp export``: what a model is, and a page that it answers on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import replace

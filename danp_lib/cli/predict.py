@@ -1,7 +1,5 @@
 """``danp predict``: from points in CSV files to predictions in a CSV file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``danp train``: a recipe, or records of one's own, run to a checkpoint with its card."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 import sys
@@ -22,7 +20,6 @@ from danp_lib.storage.card import make_card, write_card
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training import loop, recipes
-from danp_lib.training.recipes import Recipe
 
 _OF_RECIPES = {"dataset", "recipe", "max_minutes", "device", "compile_model", "snapshots"}
 _OF_RECORDS = {
@@ -160,12 +157,27 @@ def run_recipe(
         model, prior, run.batch.context_size, per_range=min(CONTEXTS_PER_RANGE, run.num_steps)
     )
     kept = last.get("kept")
+    # The options of the command that trains this which are not the defaults.
+    options = {
+        "model": chosen.model,
+        "dataset": chosen.dataset,
+        "recipe": recipe,
+        "seed": run.seed,
+        "levels": chosen.num_levels,
+        "steps": chosen.num_steps,
+        "max-minutes": None if max_minutes is None else f"{max_minutes:g}",
+        "threads": threads,
+        "device": None if device == "cpu" else device,
+        "out": path.name,
+    }
+    given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
+    flags = ["--compile"] * compile_model
     provenance = {
         "recipe": recipe,
         "training": to_dict(run),
         "steps": last["step"],
         "kept_step": kept,
-        "command": _command_line(chosen, path, max_minutes, threads, device, compile_model),
+        "command": shlex.join(["danp", "train", *itertools.chain(*given), *flags]),
         **versions(),
     }
     save_checkpoint(path, model, task_generator=prior, provenance=provenance)
@@ -180,29 +192,3 @@ def run_recipe(
     )
     write_card(path, card)
     print(f"{path}: {card.steps} steps, {card.minutes} minutes", file=sys.stderr)
-
-
-def _command_line(
-    recipe: Recipe,
-    path: Path,
-    max_minutes: float | None,
-    threads: int | None,
-    device: str,
-    compile_model: bool,
-) -> str:
-    """The command that trains this, with the options that are not the defaults."""
-    options = {
-        "model": recipe.model,
-        "dataset": recipe.dataset,
-        "recipe": recipe.name,
-        "seed": recipe.training.seed,
-        "levels": recipe.num_levels,
-        "steps": recipe.num_steps,
-        "max-minutes": None if max_minutes is None else f"{max_minutes:g}",
-        "threads": threads,
-        "device": None if device == "cpu" else device,
-        "out": path.name,
-    }
-    given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
-    flags = ["--compile"] * compile_model
-    return shlex.join(["danp", "train", *itertools.chain(*given), *flags])

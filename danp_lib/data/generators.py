@@ -1,7 +1,5 @@
 """Where tasks are drawn from, and the priors over functions: the paper's and its code's."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -159,14 +159,8 @@ def sample_augmented_task(
     with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1).
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1
-    task = task_generator.sample_task(
-        batch_size,
-        context_size=context_size,
-        num_targets=num_targets,
-        num_sets=num_sets,
-        generator=generator,
-        dtype=dtype,
-    )
+    sizes: Any = {"context_size": context_size, "num_targets": num_targets, "num_sets": num_sets}
+    task = task_generator.sample_task(batch_size, **sizes, generator=generator, dtype=dtype)
     if shared_inputs:
         chain = schedule.chain(task.yt, generator=generator)
         return AugmentedTask(task.context, tuple(PointSet(task.xt, y) for y in chain))

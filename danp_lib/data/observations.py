@@ -97,9 +97,8 @@ class Observations(TaskGenerator):
     table: InitVar[PointSet]
     #: Targets lie anywhere (``"random"``), or all of them after the context (``"forecast"``).
     order: Literal["random", "forecast"] = "random"
-    digest: str = field(
-        init=False
-    )  #: SHA-256 of the points in float32; a run goes on with the same alone.
+    #: SHA-256 of the points in float32; a run goes on with the same alone.
+    digest: str = field(init=False)
 
     # Set on each instance, and no fields: a configuration holds plain values.
     functions: ClassVar[PointSet]  #: The table, on the device on which it was given.
@@ -180,9 +179,8 @@ class Observations(TaskGenerator):
 
     def span(self) -> float:
         """The median distance from the least input of a function to its largest."""
-        return float(
-            (self._inputs(-math.inf).amax(dim=1) - self._inputs(math.inf).amin(dim=1)).median()
-        )
+        first, last = self._inputs(math.inf).amin(dim=1), self._inputs(-math.inf).amax(dim=1)
+        return float((last - first).median())
 
     def _inputs(self, missing: float) -> Tensor:
         """``(functions, points)`` of one dimension, with a number for those that are masked."""

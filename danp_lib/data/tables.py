@@ -131,11 +131,8 @@ def read_outputs(column: Any) -> NDArray[np.float64]:
 
 def read_names(column: Any) -> Any:
     """The functions' names in one of :func:`read_columns`, none of them empty."""
-    refuse(
-        column,
-        column.isna() | (column.astype(str).str.strip() == ""),
-        "name a function in every row",
-    )
+    empty = column.isna() | (column.astype(str).str.strip() == "")
+    refuse(column, empty, "name a function in every row")
     return column
 
 
@@ -260,16 +257,12 @@ def _in_utc(item: Any) -> Any:
     return item.astimezone(UTC).replace(tzinfo=None) if getattr(item, "tzinfo", None) else item
 
 
-def _kinds(y: Any) -> list[str]:
-    """The kinds of NumPy's dtypes in an array, or in the columns of pandas."""
-    dtypes = getattr(y, "dtypes", np.asarray(y).dtype)
-    return [dtype.kind for dtype in (dtypes if hasattr(dtypes, "__iter__") else [dtypes])]
-
-
 def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
     """Outputs as numbers, NaN where one is missing, of pandas or of arrays, masked ones too."""
     try:
-        if any(kind in "cmM" for kind in _kinds(y)):
+        # One of an array, or of each column of pandas.
+        own: Any = np.asarray(y).dtype
+        if any(dtype.kind in "cmM" for dtype in np.ravel(getattr(y, "dtypes", own))):
             raise TypeError("complex numbers, dates and durations are no outputs")
         if hasattr(y, "index") and hasattr(y, "to_numpy"):
             numbers = y.to_numpy(dtype=np.float64, na_value=math.nan, copy=True)

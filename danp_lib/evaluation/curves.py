@@ -3,8 +3,6 @@
 The samples of a task are drawn once; the first S of them give the estimate with S.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -63,11 +63,7 @@ class Marginals:
 
 @unchecked_contexts()
 def score_marginals(
-    model: NeuralProcess | Oracle,
-    task: Task,
-    *,
-    num_samples: int = 256,
-    **options: Any,
+    model: NeuralProcess | Oracle, task: Task, *, num_samples: int = 256, **options: Any
 ) -> Marginals:
     """Score the marginals of ``model.predict`` by :func:`score_each`, whose options follow.
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -37,10 +38,12 @@ def score_used(
     task: Task,
     *,
     num_samples: int = 256,
-    generator: torch.Generator,
-    progress: bool = False,
+    **options: Any,
 ) -> Used:
-    """Score a DANP :meth:`~danp_lib.models.danp.DANP.defended`, on each task by itself."""
+    """Score a DANP :meth:`~danp_lib.models.danp.DANP.defended` by :func:`score_each`.
+
+    What follows are options of that.
+    """
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")
     defended = model.defended()
@@ -66,4 +69,4 @@ def score_used(
         scores = Marginals.summarize(marginals, num_samples=num_samples)
         return Used(defended.config.defensive_weight, Evaluation.summarize(likelihoods), scores)
 
-    return score_each(score, task, summarize, generator=generator, progress=progress)
+    return score_each(score, task, summarize, **options)

@@ -1,7 +1,5 @@
 """The exact predictives of the Gaussian-process tasks, and of noisy ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

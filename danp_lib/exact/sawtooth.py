@@ -1,7 +1,5 @@
 """The exact predictive of the sawtooth tasks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

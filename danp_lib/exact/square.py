@@ -1,7 +1,5 @@
 """The exact predictive of the square-wave tasks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """What the exact predictives of the two families of waves share."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Train a model on one's own records and score it on those held out, in one call."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

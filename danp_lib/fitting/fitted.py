@@ -164,9 +164,8 @@ class Fitted:
 
     def _check_precision(self, **inputs: Tensor) -> None:
         """Refuse inputs whose rounding moves them by a tenth of a cell of the model's grid."""
-        cell = (
-            float(torch.tensor(self.scaling.x_unit).min()) / self.model.core.config.points_per_unit
-        )
+        finest = float(torch.tensor(self.scaling.x_unit).min())
+        cell = finest / self.model.core.config.points_per_unit
         for name, x in inputs.items():
             # What is off the domain, or infinite, is refused for that.
             if not x.is_floating_point() or x.dtype == torch.float64 or not x.numel():

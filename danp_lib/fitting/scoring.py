@@ -1,7 +1,5 @@
 """Scores on functions that a model has not seen, in the units of the data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -11,8 +11,6 @@ ratios of two estimates, and forward-noised samples alone do not serve: all of t
 truth, so that they cannot estimate the mean weight over the model's own samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

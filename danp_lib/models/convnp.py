@@ -1,7 +1,5 @@
 """The network, what every model obeys, the ConvCNP and the ConvGNP (paper, Appendix B.2)."""
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -56,11 +56,13 @@ def _weighted_sum(
     A second derivative that goes back to the length scale is a ``RuntimeError``.
     """
     # To base 2, since torch.exp takes a CPU more than twice as long.
-    exponent = squared * (-0.5 / math.log(2.0) * torch.exp(-2.0 * log_scale.detach()))
+    learns = log_scale.requires_grad and torch.is_grad_enabled()
+    scale = log_scale.detach() if learns else log_scale  # other derivatives take the usual way
+    exponent = squared * (-0.5 / math.log(2.0) * torch.exp(-2.0 * scale))
     # Most weights would become subnormal numbers, with which a CPU computes far more slowly. This
     # bound, 2**-100 = 8e-31, adds nothing to a sum in float32.
     exponent.clamp_(min=-100.0)
-    if not (log_scale.requires_grad and torch.is_grad_enabled()):
+    if not learns:
         return contract(exponent.exp2_())
     weights = torch.exp2(exponent)
     result = contract(weights)

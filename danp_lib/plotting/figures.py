@@ -1,9 +1,9 @@
 """The paper's figures, drawn from arrays, point sets and distributions.
 
-Functions of one panel draw on ``ax``, or make one, and return it; those of several return the
-figure. Point sets and distributions are batches of one, or have no batch. A predictive is of the
-outputs at ``x``, inputs in any order; ``truth`` is inputs and outputs of the true function;
-``y_range`` is the lowest and the highest output.
+Functions of several panels return the figure. Those of one draw on ``ax``; where it may be left
+out, they return it. Point sets and distributions are batches of one, or have no batch. A predictive
+is of the outputs at ``x``, inputs in any order; ``truth`` is inputs and outputs of the true
+function; ``y_range`` is the lowest and the highest output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Cards: what a trained model is and how it was made, as JSON and as a page to read."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

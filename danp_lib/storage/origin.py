@@ -1,7 +1,5 @@
 """Where a file was made, and which file it is: machine, commit, versions, hash."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -12,6 +12,7 @@ from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import CheckpointError, load_checkpoint
 from danp_lib.storage.origin import sha256
 
+_LONG = "fast --steps 56000"
 _VARIANTS = (
     ("danp", "--model danp", (*DATASETS, "gp-noisy"), "fast"),
     ("convcnp", "--model convcnp", DATASETS, "fast"),
@@ -19,15 +20,10 @@ _VARIANTS = (
     ("ar-convcnp", "--model ar-convcnp", DATASETS, "fast"),
     ("danp-f2", "--model danp --levels 2", ("sawtooth", "square"), "fast"),  # danp-gp is so anyway
     ("danp-seed1", "--model danp --seed 1", ("sawtooth", "square", "gp"), "fast"),
-    ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), "fast --steps 56000"),
-    (
-        "danp-long-seed1",
-        "--model danp --seed 1",
-        ("sawtooth", "square-released", "gp"),
-        "fast --steps 56000",
-    ),
-    ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), "fast --steps 56000"),
-    ("convgnp-long-seed1", "--model convgnp --seed 1", ("sawtooth",), "fast --steps 56000"),
+    ("danp-long", "--model danp", ("sawtooth", "square-released", "gp"), _LONG),
+    ("danp-long-seed1", "--model danp --seed 1", ("sawtooth", "square-released", "gp"), _LONG),
+    ("convgnp-long", "--model convgnp", ("sawtooth", "square-released"), _LONG),
+    ("convgnp-long-seed1", "--model convgnp --seed 1", ("sawtooth",), _LONG),
     ("danp-longest", "--model danp", ("sawtooth",), "fast --steps 112000"),
     ("convgnp-longest", "--model convgnp", ("sawtooth",), "fast --steps 112000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),

@@ -69,7 +69,7 @@ def benchmark_tasks(dataset: str) -> Task:
     pool of 512 further points each.
     """
     path = benchmark_path(dataset)
-    check_hash(path, json.loads((path.parent / HASHES).read_text()).get(dataset))
+    check_hash(path, json.loads((path.parent / HASHES).read_text(encoding="utf-8")).get(dataset))
     return load_tasks(path)
 
 

@@ -105,10 +105,8 @@ def _page_config(
     if task_generator is not None:
         config["prior"] = _camel({"name": task_generator.name, **to_dict(task_generator)})
     if scaling != IDENTITY:
-        # One of a single dimension may hold its numbers in tuples.
-        parts = {
-            k: v[0] if isinstance(v, (tuple, list)) else v for k, v in to_dict(scaling).items()
-        }
+        # One of a single dimension may hold its numbers in lists.
+        parts = {k: v[0] if isinstance(v, list) else v for k, v in to_dict(scaling).items()}
         config["scaling"] = _camel(parts)
     return config
 

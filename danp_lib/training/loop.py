@@ -1,7 +1,5 @@
 """The training loop (paper, Section 2.2)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The batches that training draws and the likelihood that it maximizes (paper, Section 2.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

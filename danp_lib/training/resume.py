@@ -1,7 +1,5 @@
 """What a training run is, and how it is kept on disk so that it can go on."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -119,6 +119,28 @@ class TestEncoder:
         (expected,) = torch.autograd.grad(loss(module.log_scale), module.log_scale)
         torch.testing.assert_close(torch.func.grad(loss)(module.log_scale.detach()), expected)
 
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own
+    def test_forward_derivatives_reach_the_length_scale(self) -> None:
+        module, points = encoder(), draw_set(2, 5, 0)
+
+        def loss(log_scale: Tensor, y: Tensor) -> Tensor:
+            arguments = (PointSet(points.x, y, points.mask), GRID, 0)
+            encoding = torch.func.functional_call(module, {"log_scale": log_scale}, arguments)
+            return encoding.square().sum()
+
+        scale = module.log_scale.detach()
+        gradient = torch.func.grad(loss)(scale, points.y)
+        one = torch.ones_like(scale)
+        by_scale = torch.func.jvp(lambda s: loss(s, points.y), (scale,), (one,))
+        torch.testing.assert_close(by_scale[1], gradient.sum())
+        # Those of the derivatives by the outputs, too, by the rule of difference quotients.
+        by_outputs = torch.func.grad(loss, argnums=1)
+        for transform in (torch.func.jacrev, torch.func.jacfwd):
+            mixed = transform(by_outputs)(scale, points.y)
+            step = 1e-5 * one
+            upper, lower = (by_outputs(scale + sign * step, points.y) for sign in (1, -1))
+            torch.testing.assert_close(mixed[..., 0], (upper - lower) / 2e-5)
+
     def test_nothing_encodes_as_zero(self) -> None:
         empty = PointSet.empty(2, dtype=torch.float64)
         assert torch.equal(encoder()(empty, GRID, 0), torch.zeros(2, 2, len(GRID)).double())
