@@ -55,7 +55,9 @@ class Scaling(Configuration):
             )
         # Rounding makes the standard deviation of equal numbers tiny, not zero.
         if not y.max() > y.min():
-            raise ValueError(f"the y of table must differ, but all {len(y)} are {float(y[0])}.")
+            raise ValueError(
+                f"the outputs of the functions must differ, but all {len(y)} are {float(y[0])}."
+            )
         unit = [ours / theirs for ours, theirs in zip(data.width, model.width, strict=True)]
         ends = zip(data.lower, unit, model.lower, strict=True)
         offset = [ours - scale * theirs for ours, scale, theirs in ends]

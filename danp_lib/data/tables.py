@@ -22,6 +22,8 @@ from danp_lib.data.points import PointSet
 
 #: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
 DAYS_A_YEAR = 365.2425
+_ZONE = r"(?:[zZ]|[+-]\d{2}:?\d{2})$"
+_BY_PANDAS = "; else read the file with pandas, and give fit the DataFrame"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
@@ -92,7 +94,7 @@ def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = No
     """The named columns of a CSV file or a pandas DataFrame, and one if there, as a DataFrame.
 
     Those of a file, which has a header, are text. The index says where each row is, such as
-    ``a.csv, line 3`` or ``row 3``.
+    ``a.csv, line 3`` or ``row 3``; ``attrs["columns"]`` are the names of all columns.
     """
     check_different(columns)
     if isinstance(data, (str, os.PathLike)):
@@ -105,7 +107,9 @@ def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = No
     for column in named:
         if present.count(column) != 1:
             raise ValueError(f"data must have the column {column!r} once, got {present}.")
-    return data[named].set_axis([f"row {place!r}" for place in data.index])
+    table = data[named].set_axis([f"row {place!r}" for place in data.index])
+    table.attrs["columns"] = set(present)
+    return table
 
 
 def check_different(columns: Sequence[str]) -> None:
@@ -120,6 +124,13 @@ def read_inputs(column: Any) -> tuple[NDArray[np.float64], bool]:
     if column.dtype.kind == "O" or str(column.dtype).startswith("str"):
         return _read_text(column.astype(str).str.strip())
     return _inputs(column), column.dtype.kind == "M"
+
+
+def has_zone(column: Any) -> bool:
+    """Whether the dates in one of :func:`read_columns` have a time zone."""
+    if column.dtype.kind == "M":
+        return getattr(column.dtype, "tz", None) is not None
+    return bool(column.astype(str).str.strip().str.contains(_ZONE).any())
 
 
 def read_outputs(column: Any) -> NDArray[np.float64]:
@@ -183,7 +194,7 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
     for column in present:
         if header.count(column) != 1:
             other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
-            hint = " Columns must be separated by commas." if other else ""
+            hint = f" Columns must be separated by commas{_BY_PANDAS}." if other else ""
             raise ValueError(
                 f"{path}, line 1: the header must name the column {column!r} once "
                 f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
@@ -192,7 +203,9 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
         if len(row) != len(header):
             raise ValueError(f"{where}: {len(header)} values must stand here, got {len(row)}.")
     table = pandas.DataFrame.from_dict(rows, orient="index", columns=header, dtype=object)
-    return table[present].apply(lambda cells: cells.str.strip())
+    table = table[present].apply(lambda cells: cells.str.strip())
+    table.attrs["columns"] = set(header)
+    return table
 
 
 def _read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:
@@ -213,7 +226,7 @@ def _read_text(cells: Any) -> tuple[NDArray[np.float64], bool]:
     dated = cells.where(cells.str.match(r"\d{4}-"))
     dates = import_pandas().to_datetime(dated, utc=True, format="ISO8601", errors="coerce")
     refuse(cells, dates.isna(), "be a number in every line, or a date such as 1958-03-29 in every")
-    zoned = cells.str.contains(r"(?:[zZ]|[+-]\d{2}:?\d{2})$")
+    zoned = cells.str.contains(_ZONE)
     refuse(cells, zoned != zoned.iloc[:1].any(), "have a time zone in every line, or in none")
     return _inputs(dates), True
 

@@ -245,8 +245,9 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     if not config.relative and (span := tasks[0].span()) * _FINEST < _FEWEST_CELLS:
         share = span / (tasks[0].box.upper[0] - tasks[0].box.lower[0])
         records.warn(
-            f"the inputs of a function span {share:.2%} of those of all, too little for a model's "
-            "grid; count them from each function's own first one, by own_start."
+            f"the inputs of a function span {100.0 * share:.2g} % of those of all, too little for "
+            "a model's grid; count them from each function's own first one, by own_start "
+            "(--own-start)."
         )
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 

@@ -20,6 +20,7 @@ from danp_lib.fitting.records import warn
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
 
+_MOST_COMPLAINTS = 3
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
 
@@ -81,20 +82,25 @@ def predict_table(
         data if isinstance(data, (str, os.PathLike)) else name
         for name, data in (("context", context), ("at", at))
     ]
-    names = _names_of_functions(given, asked, group, sources)
+    names = _names_of_functions(given, asked, y, group, sources)
     given = given.dropna(subset="y")
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
-    parts = []
+    parts: list[Any] = []
+    complaints: list[str] = []
     for name in names:
         known, wanted = _rows_of(name, given), _rows_of(name, asked)
         where = f"{source}" if name is None else f"{source}, {group} {name}"
         known = _without_repeats(known, where, averaged=bool(fitted.scores))
         random = _stream(seed, name)
-        with _naming_warnings(where):
+        with _collecting(complaints, where):
             columns = _predict(fitted, known, wanted, x, starts_at, generator=random, **options)
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["label"]
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
+    for complaint in complaints[:_MOST_COMPLAINTS]:
+        warnings.warn(complaint, ContextWarning, stacklevel=2)
+    if (more := len(complaints) - _MOST_COMPLAINTS) > 0:
+        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
 
@@ -105,13 +111,12 @@ def _rows_of(name: Any, rows: Any) -> Any:
 
 
 @contextmanager
-def _naming_warnings(where: str) -> Iterator[None]:
-    """Warnings of a prediction with the function that it is of."""
+def _collecting(complaints: list[str], where: str) -> Iterator[None]:
+    """Collect what is said of contexts, with the function that it is of."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ContextWarning)
         yield
-    for one in said:
-        warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
+    complaints += [f"{where}: {one.message}" for one in said]
 
 
 def _stream(seed: int, name: Any) -> torch.Generator:
@@ -161,6 +166,8 @@ def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool)
         rows["y"] = tables.read_outputs(table[columns[1]])
     if group in table:
         rows["group"] = tables.read_names(table[group]).to_numpy()
+    rows.attrs["zoned"] = dates and tables.has_zone(cells)
+    rows.attrs["others"] = table.attrs["columns"] - {*columns, group}
     return rows
 
 
@@ -178,7 +185,9 @@ def _read_inputs(cells: Any, *, dates: bool) -> NDArray[np.float64]:
     return inputs
 
 
-def _names_of_functions(given: Any, asked: Any, group: str | None, sources: Sequence[Any]) -> Any:
+def _names_of_functions(
+    given: Any, asked: Any, y: str, group: str | None, sources: Sequence[Any]
+) -> Any:
     """The functions to predict, ``[None]`` for one without a name; says what may be a mistake."""
     context, at = sources
     if asked.empty:
@@ -189,6 +198,11 @@ def _names_of_functions(given: Any, asked: Any, group: str | None, sources: Sequ
         if group is not None:
             none = f"all rows are taken for one function, since no column is {group!r}"
             warn(f"{context}: {none}.")
+    if "group" in given and "group" not in asked and asked.attrs["others"] - {y}:
+        warn(f"{at}: all functions are predicted at all inputs, since no column is {group!r}.")
+    if not (given.empty or given.attrs["zoned"] == asked.attrs["zoned"]):
+        one, other = (context, at) if given.attrs["zoned"] else (at, context)
+        warn(f"the times of {one} have a zone and became UTC; those of {other} have none.")
     if missing := int(given["y"].isna().sum()):
         warn(f"{context}: rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.

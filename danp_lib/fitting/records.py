@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -122,13 +123,14 @@ def read_records(
     _warn_of_codes(inputs, outputs, x, y, dates)
     parts, starts = [], []
     missing = np.isnan(outputs)
-    unsorted, repeated = 0, 0
+    unsorted, falls, repeated = 0, 0, 0
     rows: dict[Any, list[int]] = {name: [] for name in names}
     for row in np.flatnonzero(~missing).tolist():
         rows[names[row]].append(row)
     for own in filter(None, rows.values()):
         at, values = inputs[own], outputs[own]
-        unsorted += int(not (np.diff(at) >= 0.0).all())
+        falls = int((np.diff(at) < 0.0).sum())
+        unsorted += int(falls > 0)
         distinct, index, counts = np.unique(at, return_inverse=True, return_counts=True)
         repeated += len(at) - len(distinct)
         means = np.bincount(index, weights=values) / counts
@@ -137,14 +139,22 @@ def read_records(
         parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
+    in_turn, several = "", ""
+    if group is None and falls < 0.3 * len(outputs):  # and so neither shuffled nor reversed
+        in_turn = (
+            f" It falls {falls} times: if the rows of several functions follow one another, name "
+            "the column that tells them apart as group."
+        )
+    if repeated > 0.5 * len(outputs):
+        several = " Is a part of the input, such as the time of day, in another column?"
     changed = {
-        "rows without an output were left out": int(missing.sum()),
-        f"functions whose {x!r} did not increase were sorted": unsorted,
-        f"rows with the {x!r} of another of one function were averaged": repeated,
+        "rows without an output were left out": (missing.sum(), ""),
+        f"functions whose {x!r} did not increase were sorted": (unsorted, in_turn),
+        f"rows with the {x!r} of another of one function were averaged": (repeated, several),
     }
-    for message, count in changed.items():
+    for message, (count, hint) in changed.items():
         if count:
-            warn(f"{message}: {count}.", stacklevel=2)
+            warn(f"{message}: {count}.{hint}", stacklevel=2)
     layout = Layout(x, y, group, own_start, dates=dates)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
@@ -163,18 +173,21 @@ def _warn_of_codes(
     inputs: NDArray[np.float64], outputs: NDArray[np.float64], x: str, y: str, dates: bool
 ) -> None:
     """Warn of numbers that are most likely codes: dates without dashes, and marks of no value."""
-    days, rest = inputs // 100, inputs % 100
-    months, years = days % 100, days // 100
-    coded = (rest >= 1) & (rest <= 31) & (months >= 1) & (months <= 12)
-    coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
-    if not dates and len(inputs) > 1 and coded.all():
-        warn(f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103.")
+    for digits_of_a_time in (0, 4, 6):
+        days = inputs // 10**digits_of_a_time
+        months, years = days // 100 % 100, days // 10_000
+        coded = (days % 100 >= 1) & (days % 100 <= 31) & (months >= 1) & (months <= 12)
+        coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
+        if not dates and len(inputs) > 1 and coded.all():
+            warn(f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103.")
     known = outputs[~np.isnan(outputs)]
-    if len(known) == 0:
+    away = np.abs(known - np.median(known)) if len(known) else known
+    if not (len(known) and (spread := np.median(away)) > 0.0):
         return
-    away = np.abs(known - np.median(known))
-    far = away > 100.0 * np.median(away)
-    if np.median(away) > 0.0 and 0 < far.sum() < 0.05 * len(known):
+    distance = away / spread
+    nines = [v for v in np.unique(known[distance > 10.0]) if re.fullmatch("-?99[9.]*", f"{v:g}")]
+    far = (distance > 100.0) | np.isin(known, nines)
+    if nines or 0 < far.sum() < 0.05 * len(known):
         marks = ", ".join(f"{value:g}" for value in np.unique(known[far])[:3])
         message = f"outputs of {y!r} are far from all others ({marks}): {far.sum()}; leave a cell"
         warn(f"{message} empty where there is no value.")
@@ -222,7 +235,8 @@ def divide(
         if len(records) < 2:
             raise ValueError(
                 "held_out by group needs two functions or more, got 1; name the column that tells "
-                "them apart as group, or cut windows of a width and hold out by time."
+                "them apart as group, or cut windows of a width with hold_out_by 'time' "
+                "(--hold-out-by time)."
             )
         out = _some(len(records), fraction, generator)
         return records[~out], records[out]

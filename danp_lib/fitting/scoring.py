@@ -84,7 +84,8 @@ def usable(part: Records, season: Season | None, needed: int, *, fixed: bool = F
     """
     enough = part.functions.sizes >= needed
     if not enough.any():
-        hint = "" if fixed else "; give a smaller max_context or num_targets, or a larger width"
+        smaller = "give a smaller max_context or num_targets, or a larger width"
+        hint = ", as in training; give longer records" if fixed else f"; {smaller}"
         raise ValueError(f"no function has the {needed} points of a context and its targets{hint}.")
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short} of"

@@ -98,22 +98,25 @@ class TrainingContexts(Configuration):
         """What is wrong with the first context of a batch that is unlike those of training."""
         if not context.mask.any():
             return None
-        largest, most = int(context.sizes.max()), self.sizes[-1].largest
-        if largest > most:
-            return (
-                f"a context of {largest} points is larger than the {most} that the model was "
-                "trained with: its uncertainty is not reliable there. Leave points out, or train "
-                "with larger contexts."
-            )
+        found = []
         low, high = self.outputs
         slack = _SLACK * (high - low)
         y = context.y[context.mask]
         if y.min() < low - slack or y.max() > high + slack:
-            return (
+            found.append(
                 f"the outputs of the context, {float(y.min()):.3g} to {float(y.max()):.3g} in the "
                 f"model's units, are off the scale of training, {low:.3g} to {high:.3g}. Give them "
                 "in the units that the model was trained in."
             )
+        largest, most = int(context.sizes.max()), self.sizes[-1].largest
+        if largest > most:
+            found.append(
+                f"a context of {largest} points is larger than the {most} that the model was "
+                "trained with: its uncertainty is not reliable there. Leave points out, or train "
+                "with larger contexts."
+            )
+        if found:
+            return " And ".join(found)
         values = model.context_log_density(context)
         for size, value in zip(context.sizes.tolist(), values.tolist(), strict=True):
             expected = next(part for part in self.sizes if part.largest >= size)

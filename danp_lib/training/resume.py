@@ -172,7 +172,9 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], step: int) -
     free += [] if asked["training.keep_best"] else ["keep_best", "num_validation_batches"]
     free += ["num_steps"] if constant and asked[length] >= step else []
     return [
-        f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here{reason * (key == length)}"
+        "the observations changed"
+        if key == "task_generator.digest"
+        else f"{key}: {stored.get(key)!r} there, {asked.get(key)!r} here{reason * (key == length)}"
         for key in {**asked, **stored}
         if key.removeprefix("training.") not in free and stored.get(key) != asked.get(key)
     ]

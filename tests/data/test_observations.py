@@ -355,7 +355,7 @@ def test_a_run_goes_on_with_the_same_data_only(tmp_path: Any) -> None:
     estimate = log_likelihood(model, task, num_samples=4, generator=rng())
     assert estimate.values.isfinite().all()
     other = Observations(table=PointSet(table.x, -table.y))
-    with pytest.raises(ValueError, match="digest"):
+    with pytest.raises(ValueError, match="the observations changed"):
         train(build_model("danp", config, seed=0), other, run, folder=tmp_path, progress=False)
 
 

@@ -158,9 +158,9 @@ def test_a_map_that_is_none_is_refused(change: dict[str, float]) -> None:
 
 def test_a_table_that_gives_no_map_is_refused() -> None:
     x = torch.arange(3.0).reshape(1, 3, 1)
-    with pytest.raises(ValueError, match=r"y of table .*5\.0"):
+    with pytest.raises(ValueError, match=r"outputs of the functions .*5\.0"):
         Scaling.fit(PointSet(x, torch.full_like(x, 5.0)))
-    with pytest.raises(ValueError, match=r"y of table .*0\.1"):
+    with pytest.raises(ValueError, match=r"outputs of the functions .*0\.1"):
         Scaling.fit(PointSet(x.double(), torch.full_like(x.double(), 0.1)))
     with pytest.raises(ValueError, match=r"^table "):
         Scaling.fit(PointSet.empty())

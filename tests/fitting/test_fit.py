@@ -335,7 +335,7 @@ def test_functions_that_are_short_beside_the_range_of_all_are_said_to_be(
     monkeypatch.setattr(fitting, "_trained", stop)
     apart = days().assign(hour=lambda f: f["hour"] + 120.0 * f["day"])
     with (
-        pytest.warns(RecordsWarning, match=r"span 0\.18% of those of all.*by own_start"),
+        pytest.warns(RecordsWarning, match=r"span 0\.18 % of those of all.*by own_start"),
         pytest.raises(Interrupted),
     ):
         fit(apart, **COLUMNS)
@@ -381,7 +381,7 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
     assert [part.largest for part in resumed.model.training_contexts.sizes] == [1, 2, 4, 8]
     context, x = some_context()
     assert torch.equal(resumed.predict(context, x).mean, whole.predict(context, x).mean)
-    with pytest.raises(ValueError, match="digest"):
+    with pytest.raises(ValueError, match="the observations changed"):
         fit(days(69), **options)
 
 

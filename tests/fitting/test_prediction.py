@@ -17,6 +17,7 @@ from danp_lib.data.scaling import Scaling
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.fitting.prediction import predict_table
 from danp_lib.fitting.records import Layout, RecordsWarning
+from danp_lib.models.contexts import ContextWarning, SizeRange, TrainingContexts
 
 SMALL = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2, head_layers=0)
 COLUMNS: dict[str, Any] = {"x": "hour", "y": "level", "group": "station"}
@@ -137,6 +138,32 @@ def test_what_may_be_a_mistake_is_said(fitted: Fitted) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         predict_table(fitted, days("a"), at, num_samples=2)
+
+
+def test_columns_that_do_not_fit_together_are_said(fitted: Fitted, dated: Fitted) -> None:
+    at = pd.DataFrame({"hour": [1.0, 2.0], "Station": ["a", "bb"]})
+    with pytest.warns(RecordsWarning, match=r"^at: all functions .*no column is 'station'\.$"):
+        table = predict_table(fitted, days("a", "bb"), at, num_samples=2)
+    assert len(table) == 4
+    day = pd.to_datetime(["2020-01-01", "2020-03-01"])
+    known = pd.DataFrame({"day": day, "level": [5.0, 6.0]})
+    for zoned in (day.tz_localize("Europe/Rome"), ["2020-01-01T22:00+01:00"]):
+        with pytest.warns(RecordsWarning, match="^the times of at have a zone .* of context have"):
+            predict_table(dated, known, pd.DataFrame({"day": zoned}), **FEW, start="2019-12-31")
+
+
+def test_contexts_unlike_training_are_counted(fitted: Fitted) -> None:
+    scale = TrainingContexts(outputs=(-1e-3, 1e-3), sizes=(SizeRange(4, -99.0, 0.0),), noise=0.0)
+    fitted.model.training_contexts = scale
+    try:
+        with pytest.warns(ContextWarning) as said:
+            predict_table(fitted, days(*"abcde"), pd.DataFrame({"hour": [1.0]}), num_samples=2)
+    finally:
+        fitted.model.training_contexts = None
+    messages = [str(one.message) for one in said]
+    assert len(messages) == 4
+    assert messages[0].startswith("context, station a: the outputs of the context")
+    assert messages[3] == "further contexts unlike training: 2."
 
 
 @pytest.mark.parametrize(

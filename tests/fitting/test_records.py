@@ -222,6 +222,45 @@ def test_dates_without_dashes_are_said_to_be_plain_numbers() -> None:
         )
 
 
+@pytest.mark.parametrize("digits", [4, 6])
+def test_times_without_colons_are_said_to_be_plain_numbers(digits: int) -> None:
+    days = [20190103, 20190131, 20190201, 20190202]
+    frame = table(1, 4).assign(time=[day * 10**digits + 10 for day in days])
+    with pytest.warns(RecordsWarning, match=r"'time' is taken for plain numbers"):
+        read_records(frame, x="time", y="value")
+
+
+def test_functions_in_one_series_are_suspected() -> None:
+    """Where they follow one another; a table that is shuffled or reversed is sorted, no more."""
+    frame = table(3, 8)
+    frame["time"] += 0.01 * (np.arange(24) // 8)  # no input twice
+    with pytest.warns(RecordsWarning, match=r"sorted: 1\. It falls 2 times: .* as group\.$"):
+        read_records(frame, x="time", y="value")
+    for other in (frame.sample(frac=1, random_state=0), frame[:8][::-1]):
+        with pytest.warns(RecordsWarning, match=r"sorted: 1\.$"):
+            read_records(other, x="time", y="value")
+
+
+def test_inputs_without_their_times_of_day_are_suspected() -> None:
+    frame = table(1, 12)
+    frame["time"] = frame["time"].rank() // 4
+    with pytest.warns(RecordsWarning, match=r"averaged: 8\. Is a part of the input, such as"):
+        read_records(frame, x="time", y="value")
+
+
+def test_nines_are_marks_of_no_value_nearer_by() -> None:
+    frame = table(10, 12)
+    spread = (frame["value"] - frame["value"].median()).abs().median()
+    frame["value"] *= 3.0 / spread  # so that -99.9 is about 30 spreads away
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame.loc[[3, 40], "value"] = -95.0
+        read_records(frame, **COLUMNS)
+    frame.loc[[3, 40], "value"] = -99.9
+    with pytest.warns(RecordsWarning, match=r"'value' are far from all others \(-99\.9\): 2"):
+        read_records(frame, **COLUMNS)
+
+
 def test_marks_of_no_value_are_said() -> None:
     frame = table(10, 12)
     frame.loc[[3, 40], "value"] = -9999.0 * 1e3

@@ -111,6 +111,9 @@ def test_the_warning_says_what_was_seen(name: str) -> None:
     assert "the 5 that" in many
     (far,) = warned(model, PointSet(context.x, context.y + 5))
     assert "off the scale of training" in far
+    larger = contexts(1, 7)
+    (both,) = warned(model, PointSet(larger.x, larger.y + 5))
+    assert both.index("off the scale") < both.index("And a context of 7 points is larger than")
     sizes = tuple(replace(part, least=99.0) for part in model.training_contexts.sizes)
     model.training_contexts = replace(model.training_contexts, sizes=sizes)
     (unlikely,) = warned(model, context)
