@@ -97,10 +97,7 @@ def predict_table(
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["label"]
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
-    for complaint in complaints[:_MOST_COMPLAINTS]:
-        warnings.warn(complaint, ContextWarning, stacklevel=2)
-    if (more := len(complaints) - _MOST_COMPLAINTS) > 0:
-        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)
+    _say(complaints)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
 
@@ -117,6 +114,15 @@ def _collecting(complaints: list[str], where: str) -> Iterator[None]:
         warnings.simplefilter("always", ContextWarning)
         yield
     complaints += [f"{where}: {one.message}" for one in said]
+
+
+def _say(complaints: list[str]) -> None:
+    """Warn of the first contexts unlike training, and of how many more there are."""
+    said = complaints[:_MOST_COMPLAINTS]
+    if more := len(complaints) - len(said):
+        said.append(f"further contexts unlike training: {more}.")
+    for complaint in said:
+        warnings.warn(complaint, ContextWarning, stacklevel=3)
 
 
 def _stream(seed: int, name: Any) -> torch.Generator:
