@@ -10,7 +10,9 @@ from typer import Option
 
 from danp_lib._config import to_dict
 from danp_lib.cli.arguments import CHECKPOINT, AsJson, Dataset, as_text, open_fitted, say
+from danp_lib.cli.records import render_card
 from danp_lib.data.generators import dataset_name
+from danp_lib.fitting.fitted import Fitted
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import card_paths, read_card
 from danp_lib.storage.checkpoint import read_header
@@ -26,11 +28,17 @@ def info(
     recipe: Annotated[str | None, Option(help="paper or fast.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the configuration and the number of parameters of a trained model or of a recipe."""
+    """Print the configuration and the number of parameters of a trained model or of a recipe.
+
+    For a model of your own records, first say what it is for and how well it did.
+    """
     if checkpoint is not None:
         if (model, dataset, recipe) != (None, None, None):
             raise ValueError("info takes a checkpoint, or --model, --dataset and --recipe.")
-        found = describe_checkpoint(checkpoint)
+        path, fitted = find_checkpoint(checkpoint), open_fitted(checkpoint)
+        found = describe_checkpoint(path, fitted)
+        if fitted.scores and not as_json:
+            print(render_card(path.stem, fitted))
     else:
         if model is None or dataset is None:
             raise ValueError("info needs a checkpoint, or --model and --dataset.")
@@ -47,15 +55,14 @@ def info(
     print(as_text(found) if as_json else render(found))
 
 
-def describe_checkpoint(checkpoint: str) -> dict[str, Any]:
+def describe_checkpoint(path: Path, fitted: Fitted) -> dict[str, Any]:
     """The configuration of a checkpoint, how it was made, and its card, if it has one."""
-    path = find_checkpoint(checkpoint)
     header = read_header(path)
     generator = header.generator or {"name": None, "config": None}
     known = header.task_generator
     found = {
         "model": header.model,
-        "parameters": count_parameters(open_fitted(checkpoint).model),
+        "parameters": count_parameters(fitted.model),
         "config": to_dict(header.config),
         "dataset": generator["name"] if known is None else dataset_name(known),
         "generator": generator["config"],

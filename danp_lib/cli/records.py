@@ -29,9 +29,8 @@ def run_records(*, data: Path, out: Path, model: str, threads: int | None, **opt
     with saying_warnings(RecordsWarning, where=data):
         fitted = fit(data, model=model, folder=folder, **given)
     fitted.save(path)
-    table = render_scores(fitted.scores)
-    write_atomically(card_paths(path)[1], render_card(path.stem, data, fitted, table))
-    print(table)
+    write_atomically(card_paths(path)[1], render_card(path.stem, fitted, data))
+    print(render_scores(fitted.scores))
 
 
 def evaluate_records(
@@ -77,15 +76,16 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
     return "\n".join(lines)
 
 
-def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
-    """What a model of one's own records is, as a Markdown page."""
+def render_card(name: str, fitted: Fitted, data: Path | None = None) -> str:
+    """What a model of one's own records is, as a Markdown page that may name their file."""
     layout, said = fitted.layout, fitted.provenance
     run, functions = said["training"], said["functions"]
     batch = run["batch"]
-    columns = filter(None, (layout.x, layout.y, layout.group))
+    columns = "columns " + ", ".join(filter(None, (layout.x, layout.y, layout.group)))
     rows = {
         "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
-        "Records": f"{data.name}, columns {', '.join(columns)}",
+        "Records": columns if data is None else f"{data.name}, {columns}",
+        "Inputs": f"must {fitted.rule}",
         "Functions": f"{functions['trained_on']} to train on, {functions['held_out']} held out by "
         f"{functions['by']}",
         "Contexts": f"at most {batch['context_size'][1]} points, with the noise of the records",
@@ -95,7 +95,7 @@ def render_card(name: str, data: Path, fitted: Fitted, table: str) -> str:
         "Versions": f"danp_lib {said['danp_lib']}, PyTorch {said['torch']}",
     }
     return (
-        f"{page_head(name, rows)}\n## On functions held out\n\n{table}\n\n"
+        f"{page_head(name, rows)}\n## On functions held out\n\n{render_scores(fitted.scores)}\n\n"
         "Log-density and CRPS are in the units of the data; ± is 1.96 standard errors over the "
         "functions. *Behind by* is the difference on the same functions. The percentages say how "
         "many targets lie in the central interval of that probability.\n"

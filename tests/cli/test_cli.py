@@ -167,7 +167,7 @@ def test_debug_shows_the_traceback(here: Path) -> None:
     result = danp("--debug", "info", "missing")
     assert isinstance(result.exception, FileNotFoundError)
     trace = "".join(traceback.format_exception(result.exception))
-    assert "in describe_checkpoint" in trace
+    assert "in find_checkpoint" in trace
     assert "'missing'" in refused("info", "missing")
 
 

@@ -66,6 +66,16 @@ def test_the_card_says_what_it_was_trained_on(trained: Path) -> None:
     assert "| DANP | " in card
 
 
+def test_info_begins_with_the_card_in_the_units_of_the_data(trained: Path) -> None:
+    result = danp("info", trained / "m.safetensors")
+    card, configuration = result.stdout.split("\nmodel ")
+    named = (trained / "m.md").read_text(encoding="utf-8")
+    assert card == named.replace("records.csv, columns", "columns")
+    assert "| Inputs | must lie in the model's domain [2020-01-01, 2020-01-20] |" in card
+    assert "scaling" in configuration
+    assert json.loads(danp("info", trained / "m.safetensors", "--json").stdout)["model"] == "danp"
+
+
 def test_predict_answers_every_group_with_dates_as_python_does(trained: Path) -> None:
     context, at, out = (trained / name for name in ("context.csv", "at.csv", "out.csv"))
     context.write_text("station,date,level\na,2020-01-03,0.5\nb,2020-01-03,-0.5\nb,2020-01-09,0\n")
