@@ -23,7 +23,9 @@ from danp_lib.data.points import PointSet
 #: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
 DAYS_A_YEAR = 365.2425
 _ZONE = r"(?:[zZ]|[+-]\d{2}:?\d{2})$"
-_BY_PANDAS = "; else read the file with pandas, and give fit the DataFrame"
+_COMMAS = (
+    " Columns must be separated by commas; read other files with pandas, and give the DataFrame."
+)
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
@@ -194,7 +196,7 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
     for column in present:
         if header.count(column) != 1:
             other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
-            hint = f" Columns must be separated by commas{_BY_PANDAS}." if other else ""
+            hint = _COMMAS if other else ""
             raise ValueError(
                 f"{path}, line 1: the header must name the column {column!r} once "
                 f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,18 +87,18 @@ def predict_table(
     given = given.dropna(subset="y")
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts: list[Any] = []
-    complaints: list[str] = []
+    unlike: list[str] = []
     for name in names:
         known, wanted = _rows_of(name, given), _rows_of(name, asked)
         where = f"{source}" if name is None else f"{source}, {group} {name}"
         known = _without_repeats(known, where, averaged=bool(fitted.scores))
         random = _stream(seed, name)
-        with _collecting(complaints, where):
+        with _naming_warnings(where, unlike):
             columns = _predict(fitted, known, wanted, x, starts_at, generator=random, **options)
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["label"]
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
-    _say(complaints)
+    _count_others(unlike)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
 
@@ -108,21 +109,24 @@ def _rows_of(name: Any, rows: Any) -> Any:
 
 
 @contextmanager
-def _collecting(complaints: list[str], where: str) -> Iterator[None]:
-    """Collect what is said of contexts, with the function that it is of."""
+def _naming_warnings(where: str, unlike: list[str]) -> Iterator[None]:
+    """Warn of a context unlike training with its function, which is noted, while they are few."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ContextWarning)
         yield
-    complaints += [f"{where}: {one.message}" for one in said]
+    for one in said:
+        if not issubclass(one.category, ContextWarning):
+            warnings.warn(one.message, one.category, stacklevel=4)
+            continue
+        unlike.append(where)
+        if len(unlike) <= _MOST_COMPLAINTS:
+            warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
 
 
-def _say(complaints: list[str]) -> None:
-    """Warn of the first contexts unlike training, and of how many more there are."""
-    said = complaints[:_MOST_COMPLAINTS]
-    if more := len(complaints) - len(said):
-        said.append(f"further contexts unlike training: {more}.")
-    for complaint in said:
-        warnings.warn(complaint, ContextWarning, stacklevel=3)
+def _count_others(unlike: list[str]) -> None:
+    """Warn of how many further contexts are unlike training."""
+    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
+        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=3)
 
 
 def _stream(seed: int, name: Any) -> torch.Generator:
@@ -173,7 +177,8 @@ def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool)
     if group in table:
         rows["group"] = tables.read_names(table[group]).to_numpy()
     rows.attrs["zoned"] = dates and tables.has_zone(cells)
-    rows.attrs["others"] = table.attrs["columns"] - {*columns, group}
+    others = table.attrs["columns"] - {*columns, group}
+    rows.attrs["others"] = {name for name in others if not re.match("Unnamed:|$", str(name))}
     return rows
 
 
@@ -204,11 +209,14 @@ def _names_of_functions(
         if group is not None:
             none = f"all rows are taken for one function, since no column is {group!r}"
             warn(f"{context}: {none}.")
-    if "group" in given and "group" not in asked and asked.attrs["others"] - {y}:
+    several = "group" in given and given["group"].nunique() > 1
+    if several and "group" not in asked and asked.attrs["others"] - {y}:
         warn(f"{at}: all functions are predicted at all inputs, since no column is {group!r}.")
     if not (given.empty or given.attrs["zoned"] == asked.attrs["zoned"]):
         one, other = (context, at) if given.attrs["zoned"] else (at, context)
         warn(f"the times of {one} have a zone and became UTC; those of {other} have none.")
+    for rows in (given, asked):
+        rows.attrs.clear()  # which pandas would copy at every step
     if missing := int(given["y"].isna().sum()):
         warn(f"{context}: rows without an output are left out: {missing}.")
     # Inputs that name no function are asked of every one.

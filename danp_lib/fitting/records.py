@@ -142,11 +142,13 @@ def read_records(
     in_turn, several = "", ""
     if group is None and falls < 0.3 * len(outputs):  # and so neither shuffled nor reversed
         in_turn = (
-            f" It falls {falls} times: if the rows of several functions follow one another, name "
+            f" Places where it falls: {falls}. If several functions follow one another there, name "
             "the column that tells them apart as group."
         )
-    if repeated > 0.5 * len(outputs):
+    if repeated >= 0.5 * len(outputs):
         several = " Is a part of the input, such as the time of day, in another column?"
+        if group is None:
+            several += " Or are there several functions, whose names another column holds?"
     changed = {
         "rows without an output were left out": (missing.sum(), ""),
         f"functions whose {x!r} did not increase were sorted": (unsorted, in_turn),
@@ -173,20 +175,28 @@ def _warn_of_codes(
     inputs: NDArray[np.float64], outputs: NDArray[np.float64], x: str, y: str, dates: bool
 ) -> None:
     """Warn of numbers that are most likely codes: dates without dashes, and marks of no value."""
-    for digits_of_a_time in (0, 4, 6):
+    for digits_of_a_time in (0, 2, 4, 6):
         days = inputs // 10**digits_of_a_time
         months, years = days // 100 % 100, days // 10_000
         coded = (days % 100 >= 1) & (days % 100 <= 31) & (months >= 1) & (months <= 12)
         coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
         if not dates and len(inputs) > 1 and coded.all():
-            warn(f"{x!r} is taken for plain numbers; write dates as 2019-01-03, not 20190103.")
+            example = (
+                "2019-01-03T10:00, not 201901031000"
+                if digits_of_a_time
+                else ("2019-01-03, not 20190103")
+            )
+            warn(f"{x!r} is taken for plain numbers; write dates as {example}.")
     known = outputs[~np.isnan(outputs)]
     away = np.abs(known - np.median(known)) if len(known) else known
     if not (len(known) and (spread := np.median(away)) > 0.0):
         return
-    distance = away / spread
-    nines = [v for v in np.unique(known[distance > 10.0]) if re.fullmatch("-?99[9.]*", f"{v:g}")]
-    far = (distance > 100.0) | np.isin(known, nines)
+    # Those of nines are told by standing alone, also where they are nearer or many.
+    values = np.unique(known)
+    is_code = np.array([re.fullmatch("-?99[9.]*", f"{v:g}") is not None for v in values])
+    rest = values[~is_code]
+    nines = [v for v in values[is_code] if np.abs(rest - v).min(initial=np.inf) > 10.0 * spread]
+    far = (away > 100.0 * spread) | np.isin(known, nines)
     if nines or 0 < far.sum() < 0.05 * len(known):
         marks = ", ".join(f"{value:g}" for value in np.unique(known[far])[:3])
         message = f"outputs of {y!r} are far from all others ({marks}): {far.sum()}; leave a cell"

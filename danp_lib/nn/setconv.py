@@ -53,7 +53,8 @@ def _weighted_sum(
 ) -> Tensor:
     """A linear function of the Gaussian weights of squared distances, at one length scale.
 
-    A second derivative that goes back to the length scale is a ``RuntimeError``.
+    A second derivative that goes back to the length scale, or is of one by it, is a
+    ``RuntimeError``; where function transforms are nested, the latter is not noticed.
     """
     # To base 2, since torch.exp takes a CPU more than twice as long.
     learns = log_scale.requires_grad and torch.is_grad_enabled()
@@ -72,10 +73,15 @@ def _weighted_sum(
     with torch.no_grad():
         by_log_scale = weights * exponent if exponent.requires_grad else exponent.mul_(weights)
         slope = contract(by_log_scale) * (-2.0 * math.log(2.0))
-    total = result + slope * (log_scale - log_scale.detach())
+    zero = log_scale - log_scale.detach()
+    total = result + slope * zero
     # A compiled backward has no second derivatives anyway.
     if total.requires_grad and not torch.compiler.is_compiling():
         total.register_hook(partial(_refuse_second_derivative, log_scale))
+        if (
+            result.requires_grad and zero.requires_grad
+        ):  # the derivative by the length scale has no further ones
+            zero.register_hook(partial(_refuse_second_derivative, result))
     return total
 
 
@@ -101,9 +107,9 @@ class _NoDerivative(torch.autograd.Function):
         )
 
 
-def _refuse_second_derivative(log_scale: Tensor, gradient: Tensor) -> Tensor | None:
-    """Add a zero whose derivative by the length scale is an error, since that part is missing."""
-    return gradient + _NoDerivative.apply(log_scale) if torch.is_grad_enabled() else None
+def _refuse_second_derivative(other: Tensor, gradient: Tensor) -> Tensor | None:
+    """Add a zero whose derivative by something else is an error, since that part is missing."""
+    return gradient + _NoDerivative.apply(other).sum() if torch.is_grad_enabled() else None
 
 
 class _SumNear(torch.autograd.Function):
@@ -124,15 +130,20 @@ class _SumNear(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.shape = inputs[0].shape
-        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        near, weights = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        features, near, weights = ctx.saved_tensors
         # As a product with all weights: embedding_bag's own derivative takes twice as long.
-        dense = weights.new_zeros(*weights.shape[:2], ctx.shape[2]).scatter_(2, near, weights)
-        return (dense.mT @ gradient).mT.sum_to_size(ctx.shape), None, None
+        shape = features.shape
+        dense = weights.new_zeros(*weights.shape[:2], shape[2]).scatter_(2, near, weights)
+        by_weights = None
+        if ctx.needs_input_grad[2]:
+            at_each = gradient @ features
+            by_weights = at_each.gather(2, near.expand(len(at_each), -1, -1))
+            by_weights = by_weights.sum_to_size(weights.shape)
+        return (dense.mT @ gradient).mT.sum_to_size(shape), None, by_weights
 
 
 class SetConvEncoder(nn.Module):

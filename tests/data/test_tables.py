@@ -191,7 +191,7 @@ class TestCsv:
             ("X\n0\n", r"line 1: .*, got 'X'\.$"),
             (
                 "x;y\n0;1\n",
-                r"got 'x;y'\. Columns must be separated by commas; else .* DataFrame\.$",
+                r"got 'x;y'\. Columns must be separated by commas; .* DataFrame\.$",
             ),
             ("x,y\n2001-01-01,1\n2001-01-02T00Z,2\n", "line 3: x .* time zone in every .*T00Z"),
             ("x,x,y\n0,0,1\n", "line 1: .*'x'"),

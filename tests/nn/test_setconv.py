@@ -102,6 +102,9 @@ class TestEncoder:
         for part in parts:
             with pytest.raises(RuntimeError, match=r"length scale.*log_scale"):
                 part.sum().backward(retain_graph=True)
+        (by_scale,) = torch.autograd.grad(loss, module.log_scale, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"length scale.*log_scale"):
+            torch.autograd.grad(by_scale.sum(), real.y)
         (by_outputs,) = torch.autograd.grad(parts[1].sum(), real.y)
         frozen = encoder().requires_grad_(False)
         loss = frozen(real, GRID, 0).square().sum()
@@ -241,3 +244,26 @@ class TestNearby:
         inner = (2.0 * z * (moved - z)).detach()
         (expected,) = torch.autograd.grad((decode(again, grid, x, pointwise) * inner).sum(), again)
         torch.testing.assert_close(curved, expected, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("rows", [1, 2])
+    def test_derivatives_of_derivatives_reach_the_length_scale(self, rows: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = draw_set(2, 5, 0).x
+        features = torch.randn(rows, 6, len(GRID), generator=generator)
+        dtypes, decode = (torch.float32, torch.float64), SetConvDecoder(0.125)
+        pointwise = {dtype: seeded(nn.Conv2d, 6, 6, 1, dtype=dtype) for dtype in dtypes}
+
+        def loss(log_scale: Tensor, h: Tensor) -> Tensor:
+            others = (GRID.to(h.dtype), x.to(h.dtype), pointwise[h.dtype])
+            arguments = {"log_scale": log_scale}
+            return torch.func.functional_call(decode, arguments, (h, *others)).square().sum()
+
+        def slope(log_scale: Tensor, h: Tensor) -> Tensor:
+            return torch.func.grad(loss, argnums=1)(log_scale, h).square().sum()
+
+        found = [
+            torch.func.grad(slope)(decode.log_scale.detach().to(dtype), features.to(dtype))
+            for dtype in dtypes
+        ]
+        assert found[1].abs() > 1.0
+        torch.testing.assert_close(found[0].double(), found[1], rtol=1e-4, atol=0.0)
