@@ -31,6 +31,15 @@ Duration = Annotated[str, Limit("such as '48h' or '7 days'", lambda text: years_
 Length = PositiveFloat | Duration
 """A length along x, a number in its units, or for dates a duration."""
 
+_CODED_TIMES = {
+    0: "2019-01-03, not 20190103",
+    2: "2019-01-03T10:00, not 2019010310",
+    4: "2019-01-03T10:00, not 201901031000",
+    6: "2019-01-03T10:00:00, not 20190103100000",
+}
+"""Examples of dates, by the digits of the time that follows them where they are written as one."""
+
+_NINES = "-?99[9.]*"
 BLOCKS = 10  # of a series, of which some are held out
 
 
@@ -175,27 +184,23 @@ def _warn_of_codes(
     inputs: NDArray[np.float64], outputs: NDArray[np.float64], x: str, y: str, dates: bool
 ) -> None:
     """Warn of numbers that are most likely codes: dates without dashes, and marks of no value."""
-    for digits_of_a_time in (0, 2, 4, 6):
-        days = inputs // 10**digits_of_a_time
+    for time, coded_example in _CODED_TIMES.items():
+        days = inputs // 10**time
         months, years = days // 100 % 100, days // 10_000
         coded = (days % 100 >= 1) & (days % 100 <= 31) & (months >= 1) & (months <= 12)
         coded &= (years >= 1800) & (years <= 2200) & (inputs == inputs.round())
         if not dates and len(inputs) > 1 and coded.all():
-            example = (
-                "2019-01-03T10:00, not 201901031000"
-                if digits_of_a_time
-                else ("2019-01-03, not 20190103")
-            )
-            warn(f"{x!r} is taken for plain numbers; write dates as {example}.")
+            warn(f"{x!r} is taken for plain numbers; write dates as {coded_example}.")
     known = outputs[~np.isnan(outputs)]
-    away = np.abs(known - np.median(known)) if len(known) else known
-    if not (len(known) and (spread := np.median(away)) > 0.0):
+    if len(known) == 0:
         return
-    # Those of nines are told by standing alone, also where they are nearer or many.
-    values = np.unique(known)
-    is_code = np.array([re.fullmatch("-?99[9.]*", f"{v:g}") is not None for v in values])
-    rest = values[~is_code]
-    nines = [v for v in values[is_code] if np.abs(rest - v).min(initial=np.inf) > 10.0 * spread]
+    away = np.abs(known - np.median(known))
+    if not (spread := np.median(away)) > 0.0:
+        return
+    # Nines are told by standing alone, also where they are nearer or many.
+    codes = [v for v in np.unique(known[away > 10.0 * spread]) if re.fullmatch(_NINES, f"{v:g}")]
+    rest = known[~np.isin(known, codes)]
+    nines = [v for v in codes if np.abs(rest - v).min() > 10.0 * spread]
     far = (away > 100.0 * spread) | np.isin(known, nines)
     if nines or 0 < far.sum() < 0.05 * len(known):
         marks = ", ".join(f"{value:g}" for value in np.unique(known[far])[:3])

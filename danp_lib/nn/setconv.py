@@ -78,9 +78,8 @@ def _weighted_sum(
     # A compiled backward has no second derivatives anyway.
     if total.requires_grad and not torch.compiler.is_compiling():
         total.register_hook(partial(_refuse_second_derivative, log_scale))
-        if (
-            result.requires_grad and zero.requires_grad
-        ):  # the derivative by the length scale has no further ones
+        # The derivative by the length scale has no further ones.
+        if result.requires_grad and zero.requires_grad:
             zero.register_hook(partial(_refuse_second_derivative, result))
     return total
 
