@@ -11,8 +11,8 @@ train`` takes it. Three ratios are taken, turn by turn, in one process:
   the same distribution at the same random levels, to a step of the recipe ``paper``.
 
 The first two are means over the levels, each with the probability that the recipe draws it with.
-Our side starts from trained weights: at those of the start, which hold for a few hundred steps, the
-conditioning finds every context all but impossible, and spends four factorisations on it, not one.
+Our side starts from trained weights: at untrained ones the conditioning finds every context all but
+impossible, and spends four factorisations on a batch, where it spends one at trained ones.
 """
 
 from __future__ import annotations

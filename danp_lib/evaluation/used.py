@@ -40,9 +40,9 @@ def score_used(
     num_samples: int = 256,
     **options: Any,
 ) -> Used:
-    """Score a DANP :meth:`~danp_lib.models.danp.DANP.defended` by :func:`score_each`.
+    """Score the :meth:`~danp_lib.models.danp.DANP.defended` form of a DANP, on each task by itself.
 
-    What follows are options of that.
+    The other options are those of :func:`score_each`.
     """
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")
