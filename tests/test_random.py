@@ -2,13 +2,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from randomness import rng
 from torch import Tensor
 
 from danp_lib._random import draw_rows, spawn
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_spawn_is_determined_by_the_generator() -> None:

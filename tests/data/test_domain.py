@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from randomness import rng
 
 from danp_lib._config import from_dict, to_dict
 from danp_lib.data.domain import Bounds, Domain, Grid
@@ -21,10 +22,6 @@ from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
 LINE = Domain.of((-2.0, 2.0))
 PLANE = Domain.of(((-2.0, 2.0), (10.0, 11.0)))
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class TestDomain:

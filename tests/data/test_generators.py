@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import (
@@ -20,10 +21,6 @@ from danp_lib.data.generators import (
     join_name,
     split_name,
 )
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def kolmogorov_smirnov(sample: Tensor) -> float:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess, Prior, Sawtooth, SquareWave
@@ -20,10 +21,6 @@ TABLE_2 = [("sawtooth", 0.02, 3, 0.08526), ("square", 0.06, 3, 0.153), ("gp", 0.
 
 betas = st.floats(1e-3, 0.999)
 property_test = settings(deadline=None, max_examples=25, derandomize=True)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def assert_moments(sample: Tensor, mean: float, variance: float) -> None:

@@ -9,6 +9,7 @@ import torch
 from contracts import small_config
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from randomness import rng
 from torch import Tensor
 
 from danp_lib._config import to_dict
@@ -25,10 +26,6 @@ from danp_lib.training.objective import BatchConfig
 from danp_lib.training.recipes import build_model
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def series_of(x: list[float]) -> PointSet:

@@ -4,14 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.points import PointSet, Task
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def points(batch: int = 3, count: int = 4, *, masked: bool = True) -> PointSet:

@@ -15,13 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import (
-    from_arrays,
-    from_csv,
-    from_labelled,
-    read_columns,
-    read_outputs,
-)
+from danp_lib.data.tables import from_arrays, from_csv, from_labelled, read_columns, read_outputs
 
 property_test = settings(deadline=None, max_examples=50, derandomize=True)
 X = [0.0, 0.5, 2.0, 2.25]

@@ -2,20 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
+from randomness import rng
 
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
-from danp_lib.distributions.gaussian import DiagonalNormal
 from danp_lib.distributions.scores import crps, in_central_interval
-from danp_lib.evaluation.marginals import (
-    MarginalRecord,
-    Marginals,
-    score_marginals,
-)
+from danp_lib.evaluation.marginals import MarginalRecord, Marginals, score_marginals
 from danp_lib.exact.oracles import (
     ORACLES,
     GaussianProcessOracle,
@@ -26,10 +21,6 @@ from danp_lib.exact.oracles import (
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def config(rank: int) -> ConvNPConfig:
@@ -63,7 +54,7 @@ def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
     padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
     for model in (ConvGNP(config(2)), GaussianProcessOracle()):
         with pytest.raises(ValueError, match=r"target point .*\[2, 7\]"):
-            score_marginals(model, padded, generator=seeded(0))
+            score_marginals(model, padded, generator=rng(0))
 
 
 def test_a_missing_target_is_refused(tasks: Task) -> None:
@@ -71,20 +62,12 @@ def test_a_missing_target_is_refused(tasks: Task) -> None:
     y[1, 4] = torch.nan
     missing = replace(tasks, target=PointSet(tasks.xt, y))
     with pytest.raises(ValueError, match=r"target\.y .*\[1, 4\]"):
-        score_marginals(ConvGNP(config(2)), missing, generator=seeded(0))
-
-
-def test_a_missing_value_is_not_taken_for_uncovered() -> None:
-    predictive = DiagonalNormal(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
-    y = torch.tensor([0.0, torch.nan, 0.0]).reshape(1, 3, 1)
-    for score in (crps, partial(in_central_interval, level=0.5)):
-        with pytest.raises(ValueError, match="y must hold no NaN"):
-            score(predictive, y)
+        score_marginals(ConvGNP(config(2)), missing, generator=rng(0))
 
 
 def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
     model = ConvGNP(config(2))
-    result = score_marginals(model, tasks, generator=seeded(0))
+    result = score_marginals(model, tasks, generator=rng(0))
     predictive = model.predict(tasks.context, tasks.xt)
     y = tasks.yt.double()
     scores = crps(predictive, y).mean(dim=(1, 2))
@@ -108,9 +91,9 @@ def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
 
 def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
     model = DANP(DANPConfig(config(2), 1, beta=0.2, num_auxiliary=4))
-    result = score_marginals(model, tasks, num_samples=6, generator=seeded(1))
+    result = score_marginals(model, tasks, num_samples=6, generator=rng(1))
     task = tasks[2]
-    mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(seeded(1), 4)[2])
+    mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(rng(1), 4)[2])
     expected = float(crps(mixture, task.yt.double()).mean())
     assert result.tasks[2].crps == pytest.approx(expected, rel=1e-6)
     assert result.num_samples == 6
@@ -120,7 +103,7 @@ def test_an_ar_convcnp_is_scored_as_the_network_that_it_is(tasks: Task) -> None:
     model = ARConvCNP(config(0))
     network = ConvCNP(config(0))
     network.load_state_dict(model.state_dict())
-    a, b = (score_marginals(m, tasks, generator=seeded(0)) for m in (model, network))
+    a, b = (score_marginals(m, tasks, generator=rng(0)) for m in (model, network))
     assert [replace(t, seconds=0.0) for t in a.tasks] == [replace(t, seconds=0.0) for t in b.tasks]
     assert a.num_samples == 1
 
@@ -132,9 +115,9 @@ def test_an_ar_convcnp_is_scored_as_the_network_that_it_is(tasks: Task) -> None:
 def test_an_oracle_scores_better_than_a_fresh_network(oracle: Oracle) -> None:
     dataset = next(name for name, kind in ORACLES.items() if type(oracle) is kind)
     bare, some = (benchmark_tasks(dataset)[torch.arange(n, n + 10)] for n in (0, 100))
-    fresh = score_marginals(ConvCNP(config(0)), some, generator=seeded(0))
-    assert score_marginals(oracle, some, generator=seeded(0)).crps < 0.5 * fresh.crps
-    result = score_marginals(oracle, bare, generator=seeded(0))
+    fresh = score_marginals(ConvCNP(config(0)), some, generator=rng(0))
+    assert score_marginals(oracle, some, generator=rng(0)).crps < 0.5 * fresh.crps
+    result = score_marginals(oracle, bare, generator=rng(0))
     # Without a context there is no certainty, and the floor is small beside what is left open. The
     # values of a square wave are 0 and 1 alone, so that an interval holds one of them or both.
     if dataset != "square":

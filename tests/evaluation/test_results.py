@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from randomness import rng
 
 from danp_lib.data.points import Task
 from danp_lib.evaluation import curves as evaluation_curves
@@ -46,10 +47,6 @@ OPTIONS: dict[type[Any], dict[str, Any]] = {
 }
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture(scope="module")
 def tasks() -> Task:
     """Eight benchmark tasks, two each with 0, 1, 2 and 3 context points."""
@@ -83,12 +80,12 @@ def results() -> dict[type[Any], Result[Any]]:
 
 def test_a_result_holds_what_its_function_computes(tasks: Task) -> None:
     likelihood = run_benchmark("ceiling-gp", Evaluation, seed=5)
-    direct = evaluate(GaussianProcessOracle(), tasks, generator=seeded(5))
+    direct = evaluate(GaussianProcessOracle(), tasks, generator=rng(5))
     assert likelihood.content.average_likelihood == direct.average_likelihood
     marginals = run_benchmark("ceiling-gp", Marginals, seed=5)
     assert (
         marginals.content.crps
-        == score_marginals(GaussianProcessOracle(), tasks, generator=seeded(5)).crps
+        == score_marginals(GaussianProcessOracle(), tasks, generator=rng(5)).crps
     )
     assert likelihood.configuration == marginals.configuration
     assert likelihood.configuration["length_scale"] == 0.25

@@ -17,13 +17,7 @@ from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps
 from danp_lib.evaluation.curves import Samples
 from danp_lib.evaluation.marginals import Marginals, marginal_record
-from danp_lib.evaluation.results import (
-    Result,
-    load_model,
-    load_result,
-    result_name,
-    results_folder,
-)
+from danp_lib.evaluation.results import Result, load_model, load_result, result_name, results_folder
 from danp_lib.evaluation.used import Used
 from danp_lib.inference.likelihood import log_likelihood
 from danp_lib.storage.card import read_card

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from randomness import rng
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
@@ -16,10 +17,6 @@ from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import RecordsWarning
 
 KNOTS = torch.linspace(-2.0, 2.0, 97, dtype=torch.float64)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("smoothness", [0.5, 1.5, 2.5, math.inf])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contracts import seeded as with_weights
 from contracts import small_config
+from randomness import rng
 from torch import Tensor
 
 from danp_lib._random import spawn
@@ -30,10 +31,6 @@ from danp_lib.models.danp import DANP, DANPConfig
 BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def build(kind: type[ConvNP], rank: int = 0) -> ConvNP:
     # PyTorch's layers draw their weights from the global generator only.
     with torch.random.fork_rng(devices=[]):
@@ -53,7 +50,7 @@ def task() -> Task:
     """Three tasks with padded contexts, an empty one among them."""
     prior = GaussianProcess()
     full = prior.sample_task(
-        3, context_size=4, num_targets=6, generator=seeded(0), dtype=torch.float64
+        3, context_size=4, num_targets=6, generator=rng(0), dtype=torch.float64
     )
     sizes = torch.tensor([0, 2, 4])
     keep = torch.arange(4) < sizes[:, None]
@@ -69,7 +66,7 @@ def chain_by_hand(
     halved: bool = False,
     outward: bool = False,
 ) -> Tensor:
-    for_orders, for_samples = spawn(seeded(seed), 2)
+    for_orders, for_samples = spawn(rng(seed), 2)
     values = []
     for row in range(task.batch_size):
         known = task.context[row].compact()
@@ -94,7 +91,7 @@ def chain_by_hand(
     ids=["convcnp", "ar-convcnp", "convgnp"],
 )
 def test_log_prob_equals_a_chain_written_by_hand(model: ConvNP, task: Task) -> None:
-    result = ar_log_prob(model, task, generator=seeded(5))
+    result = ar_log_prob(model, task, generator=rng(5))
     torch.testing.assert_close(result.values, chain_by_hand(model, task, 5), rtol=1e-10, atol=1e-10)
     assert result.forward_passes == 3 * 6
 
@@ -103,7 +100,7 @@ def test_log_prob_equals_a_chain_written_by_hand(model: ConvNP, task: Task) -> N
 def test_log_prob_of_a_danp_equals_a_chain_written_by_hand(task: Task, outward: bool) -> None:
     model = build_danp(num_levels=2)
     options: dict[str, Any] = {"num_samples": 3, "outward": outward}
-    result = ar_log_prob(model, task, generator=seeded(5), **options)
+    result = ar_log_prob(model, task, generator=rng(5), **options)
     by_hand = chain_by_hand(model, task, 5, **options)
     torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
     assert result.forward_passes == 3 * 6 * (1 + 2 * 3)
@@ -115,7 +112,7 @@ def test_halved_it_draws_half_as_many_samples_whenever_the_points_known_double(
 ) -> None:
     model = build_danp(num_levels=2)
     options: dict[str, Any] = {"num_samples": 9, "halved": True}
-    result = ar_log_prob(model, task, generator=seeded(5), chunk_size=chunk_size, **options)
+    result = ar_log_prob(model, task, generator=rng(5), chunk_size=chunk_size, **options)
     by_hand = chain_by_hand(model, task, 5, **options)
     torch.testing.assert_close(result.values, by_hand, rtol=1e-10, atol=1e-10)
     samples = [9, 4, 4, 2, 2, 2, 2, 1, 1, 1]  # with none to nine points known
@@ -126,25 +123,25 @@ def test_halved_it_draws_half_as_many_samples_whenever_the_points_known_double(
 def test_the_steps_of_a_defended_danp_share_the_weight(task: Task) -> None:
     model = build_danp(num_levels=2)
     options: dict[str, Any] = {"num_samples": 3}
-    found = ar_log_prob(model.defended(0.3), task, generator=seeded(5), **options).values
+    found = ar_log_prob(model.defended(0.3), task, generator=rng(5), **options).values
     by_hand = chain_by_hand(model.defended(0.3 / 6), task, 5, **options)
     torch.testing.assert_close(found, by_hand, rtol=1e-10, atol=1e-10)
     # All steps together cost no more than the whole weight does in one prediction.
-    unbounded = ar_log_prob(model.defended(0.0), task, generator=seeded(5), **options).values
+    unbounded = ar_log_prob(model.defended(0.0), task, generator=rng(5), **options).values
     assert (found >= unbounded + math.log(1.0 - 0.3)).all()
     far = Task(task.context, PointSet(task.xt, task.yt + 1e3))
     bounded, lost = (
-        ar_log_prob(model.defended(weight), far, generator=seeded(5), **options).values
+        ar_log_prob(model.defended(weight), far, generator=rng(5), **options).values
         for weight in (0.3, 0.0)
     )
     assert (bounded > lost).all()
 
 
 def test_an_outward_order_starts_anywhere_and_takes_the_nearest_next() -> None:
-    task = Sawtooth().sample_task(1, context_size=0, num_targets=12, generator=seeded(0))
+    task = Sawtooth().sample_task(1, context_size=0, num_targets=12, generator=rng(0))
     starts = set()
     for seed in range(60):
-        order = draw_order(task.xt[0], outward=True, generator=seeded(seed))
+        order = draw_order(task.xt[0], outward=True, generator=rng(seed))
         assert sorted(order.tolist()) == list(range(12))
         x = task.xt[0, order, 0]
         distances = (x - x[0]).abs()
@@ -157,8 +154,7 @@ def test_an_outward_order_starts_anywhere_and_takes_the_nearest_next() -> None:
 def test_targets_at_one_distance_come_in_either_order() -> None:
     grid = torch.tensor([-1.0, 0.0, 1.0, 1.0]).unsqueeze(1)
     orders: set[tuple[int, ...]] = {
-        tuple(draw_order(grid, outward=True, generator=seeded(seed)).tolist())
-        for seed in range(200)
+        tuple(draw_order(grid, outward=True, generator=rng(seed)).tolist()) for seed in range(200)
     }
     expected = {(1, *rest) for rest in itertools.permutations((0, 2, 3))}
     expected |= {(0, 1, 2, 3), (0, 1, 3, 2), (2, 3, 1, 0), (3, 2, 1, 0)}
@@ -170,7 +166,7 @@ def test_targets_at_one_distance_come_in_either_order() -> None:
 def test_no_target_and_one_have_one_order(task: Task, num_targets: int, outward: bool) -> None:
     model, x, y = build(ConvCNP), task.xt[:, :num_targets], task.yt[:, :num_targets]
     few = Task(task.context, PointSet(x, y))
-    result = ar_log_prob(model, few, generator=seeded(0), outward=outward)
+    result = ar_log_prob(model, few, generator=rng(0), outward=outward)
     assert result.forward_passes == 3 * num_targets
     if num_targets == 0:
         assert result.values.tolist() == [0.0, 0.0, 0.0]
@@ -178,7 +174,7 @@ def test_no_target_and_one_have_one_order(task: Task, num_targets: int, outward:
         expected = model.predict(task.context, x).log_prob(y)
         torch.testing.assert_close(result.values, expected, rtol=1e-10, atol=1e-10)
     drawn = ar_sample(
-        model, task.context, x, num_samples=2, generator=seeded(0), outward=outward
+        model, task.context, x, num_samples=2, generator=rng(0), outward=outward
     ).values
     assert drawn.shape == (2, 3, num_targets, 1)
     assert drawn.isfinite().all()
@@ -195,7 +191,7 @@ def test_each_sample_has_an_order_of_its_own(task: Task, outward: bool) -> None:
         asked.append(inputs[1][:, 0])
 
     model.core.register_forward_hook(record)
-    options: dict[str, Any] = {"num_samples": count, "generator": seeded(1), "outward": outward}
+    options: dict[str, Any] = {"num_samples": count, "generator": rng(1), "outward": outward}
     ar_sample(model, task.context[2], x, **options)
     order = torch.stack(asked, dim=1)[..., 0]  # the inputs as they were asked for
     assert torch.equal(order.sort(dim=1).values, x[0, :, 0].sort().values.expand(count, -1))
@@ -209,14 +205,14 @@ def test_each_sample_has_an_order_of_its_own(task: Task, outward: bool) -> None:
 def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
     base, danp = build(ConvCNP), build_danp(num_levels=0, rank=0)
     danp.core.load_state_dict(base.core.state_dict())
-    expected = ar_log_prob(base, task, generator=seeded(1))
-    found = ar_log_prob(danp, task, generator=seeded(1), num_samples=7)
+    expected = ar_log_prob(base, task, generator=rng(1))
+    found = ar_log_prob(danp, task, generator=rng(1), num_samples=7)
     torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=1e-12)
     assert found.forward_passes == expected.forward_passes
 
     options: dict[str, Any] = {"num_samples": 4}
     samples = [
-        ar_sample(model, task.context, task.xt, generator=seeded(2), **options)
+        ar_sample(model, task.context, task.xt, generator=rng(2), **options)
         for model in (base, danp)
     ]
     torch.testing.assert_close(samples[0].values, samples[1].values, rtol=1e-12, atol=1e-12)
@@ -226,10 +222,10 @@ def test_danp_without_levels_equals_its_convcnp(task: Task) -> None:
 def test_the_order_of_the_targets_changes_the_value(task: Task) -> None:
     """The inconsistency of the paper's Section 1: no joint distribution stands behind the chain."""
     model = build(ARConvCNP)
-    one, other = (ar_log_prob(model, task, generator=seeded(s)).values for s in (1, 2))
+    one, other = (ar_log_prob(model, task, generator=rng(s)).values for s in (1, 2))
     assert (one - other).abs().min() > 1e-4
     single = Task(task.context, PointSet(task.xt[:, :1], task.yt[:, :1]))
-    one, other = (ar_log_prob(model, single, generator=seeded(s)).values for s in (1, 2))
+    one, other = (ar_log_prob(model, single, generator=rng(s)).values for s in (1, 2))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -264,7 +260,7 @@ def test_log_prob_of_exact_conditionals_is_the_joint_density(task: Task, outward
         one = task[row]
         mean, covariance = exact_regression(one.context, one.xt)
         joint = torch.distributions.MultivariateNormal(mean[:, 0], covariance)
-        found = ar_log_prob(exact_gp(), one, generator=seeded(seed), outward=outward).values
+        found = ar_log_prob(exact_gp(), one, generator=rng(seed), outward=outward).values
         torch.testing.assert_close(found[0], joint.log_prob(one.yt[0, :, 0]), rtol=1e-9, atol=1e-9)
 
 
@@ -272,7 +268,7 @@ def test_samples_of_exact_conditionals_have_the_joint_covariance(task: Task) -> 
     model, count = exact_gp(), 1000
     one = task[1]
     mean, covariance = exact_regression(one.context, one.xt)
-    samples = ar_sample(model, one.context, one.xt, num_samples=count, generator=seeded(3)).values
+    samples = ar_sample(model, one.context, one.xt, num_samples=count, generator=rng(3)).values
     assert samples.shape == (count, 1, 6, 1)
     sd = covariance.diagonal().sqrt()
     z = (samples[:, 0, :, 0] - mean[:, 0]) / sd
@@ -286,8 +282,8 @@ def test_samples_of_exact_conditionals_have_the_joint_covariance(task: Task) -> 
 def test_samples_of_a_danp_have_the_moments_of_its_mixture(task: Task) -> None:
     model, count = build_danp(num_levels=2), 4000
     one, x = task[2], task.xt[2:, :1]
-    mixture = model.predict(one.context, x, num_samples=4000, generator=seeded(4))
-    result = ar_sample(model, one.context, x, num_samples=count, generator=seeded(5))
+    mixture = model.predict(one.context, x, num_samples=4000, generator=rng(4))
+    result = ar_sample(model, one.context, x, num_samples=count, generator=rng(5))
     z = (result.values.flatten() - mixture.mean.flatten()) / mixture.stddev.flatten()
     # The mixture's moments are estimates too, from as many samples.
     assert z.mean().abs() < 5 * (2 / count) ** 0.5
@@ -300,19 +296,19 @@ def test_samples_of_a_danp_have_the_moments_of_its_mixture(task: Task) -> None:
 def test_chunk_size_changes_nothing(model: NeuralProcess, task: Task, outward: bool) -> None:
     how: dict[str, Any] = {"num_samples": 5, "outward": outward}
     values = [
-        ar_log_prob(model, task, generator=seeded(1), chunk_size=size, **how).values
+        ar_log_prob(model, task, generator=rng(1), chunk_size=size, **how).values
         for size in (2, 256)
     ]
     torch.testing.assert_close(*values, rtol=1e-10, atol=1e-10)
     samples = [
-        ar_sample(model, task.context, task.xt, generator=seeded(1), chunk_size=size, **how).values
+        ar_sample(model, task.context, task.xt, generator=rng(1), chunk_size=size, **how).values
         for size in (2, 256)
     ]
     torch.testing.assert_close(*samples, rtol=1e-10, atol=1e-10)
 
 
 def test_one_context_serves_many_sets_of_inputs(task: Task) -> None:
-    result = ar_sample(build(ConvCNP), task.context[1], task.xt, num_samples=2, generator=seeded(0))
+    result = ar_sample(build(ConvCNP), task.context[1], task.xt, num_samples=2, generator=rng(0))
     assert result.values.shape == (2, 3, 6, 1)
     assert result.forward_passes == 2 * 3 * 6
 
@@ -320,14 +316,14 @@ def test_one_context_serves_many_sets_of_inputs(task: Task) -> None:
 def test_wrong_arguments_are_refused_by_name(task: Task) -> None:
     model = build(ConvCNP)
     with pytest.raises(ValueError, match=r"^num_samples .*0"):
-        ar_sample(model, task.context, task.xt, num_samples=0, generator=seeded(0))
+        ar_sample(model, task.context, task.xt, num_samples=0, generator=rng(0))
     with pytest.raises(ValueError, match=r"^chunk_size .*-1"):
-        ar_log_prob(model, task, generator=seeded(0), chunk_size=-1)
+        ar_log_prob(model, task, generator=rng(0), chunk_size=-1)
     with pytest.raises(ValueError, match=r"^xt .*domain"):
-        ar_sample(model, task.context, task.xt + 5, num_samples=1, generator=seeded(0))
+        ar_sample(model, task.context, task.xt + 5, num_samples=1, generator=rng(0))
     hidden = Task(task.context, task.target.masked_where(torch.tensor([True, False, True])))
     with pytest.raises(ValueError, match=r"target point .*\[1, 0\]"):
-        ar_log_prob(model, hidden, generator=seeded(0))
+        ar_log_prob(model, hidden, generator=rng(0))
 
 
 @pytest.mark.parametrize("num_targets", [1, 6])
@@ -340,7 +336,7 @@ def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
     for seed in range(4):
         place = rf"target\.y .*\[2, {num_targets - 1}\]"
         with pytest.raises(ValueError, match=place):
-            ar_log_prob(build(ConvCNP), missing, generator=seeded(seed))
+            ar_log_prob(build(ConvCNP), missing, generator=rng(seed))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.05])

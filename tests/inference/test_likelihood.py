@@ -7,6 +7,7 @@ import pytest
 import torch
 from contracts import seeded as with_weights
 from contracts import small_config
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess, Sawtooth
@@ -33,17 +34,13 @@ SMALL = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
 POINTS = 3
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def draw_task(*, num_targets: int = 4, batch_size: int = 1, scale: float = 0.2) -> Task:
     task = GaussianProcess(length_scale=1.0).sample_task(
         batch_size,
         context_size=3,
         num_targets=num_targets,
         pool_size=64,
-        generator=seeded(0),
+        generator=rng(0),
         dtype=torch.float64,
     )
     assert task.pool is not None
@@ -126,7 +123,7 @@ def test_agrees_with_the_closed_form(estimator: Estimator, inputs: Inputs) -> No
         estimator=estimator,
         num_samples=count,
         auxiliary_inputs=inputs,
-        generator=seeded(1),
+        generator=rng(1),
         chunk_size=2000,
     )
     expected = closed_form(task, POINTS if inputs == "uniform" else task.target.num_points)
@@ -141,7 +138,7 @@ def test_the_defensive_component_is_added_exactly(estimator: Estimator) -> None:
     task, model = draw_task(), linear_gaussian()
     defended = model.defended(0.3)
     plain, mixed = (
-        log_weights(m, task, estimator=estimator, num_samples=8, generator=seeded(1))
+        log_weights(m, task, estimator=estimator, num_samples=8, generator=rng(1))
         for m in (model, defended)
     )
     # Level 2 alone has the mean 0.5 c and a shared variance of 0.3^2.
@@ -158,7 +155,7 @@ def test_is_unbiased_however_few_the_samples(estimator: Estimator, num_samples: 
     task, repeats = draw_task(), 600
     many = task[torch.zeros(repeats, dtype=torch.long)]
     values = log_likelihood(
-        linear_gaussian(), many, estimator=estimator, num_samples=num_samples, generator=seeded(2)
+        linear_gaussian(), many, estimator=estimator, num_samples=num_samples, generator=rng(2)
     ).values
     ratios = (values - closed_form(task, POINTS)).exp()
     error = float(ratios.std()) / repeats**0.5
@@ -183,7 +180,7 @@ def test_estimators_agree_on_a_network() -> None:
             task,
             estimator=estimator,
             num_samples=count,
-            generator=seeded(3),
+            generator=rng(3),
             chunk_size=1000,
         )
         for estimator in ESTIMATORS
@@ -206,7 +203,7 @@ def test_chunk_size_changes_nothing(estimator: Estimator, inputs: Inputs) -> Non
             estimator=estimator,
             num_samples=7,
             auxiliary_inputs=inputs,
-            generator=seeded(4),
+            generator=rng(4),
             chunk_size=size,
         )
         for size in (1, 3, 256)
@@ -223,11 +220,11 @@ def test_chunk_size_changes_nothing(estimator: Estimator, inputs: Inputs) -> Non
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_first_samples_of_many_are_an_estimate_with_few(estimator: Estimator) -> None:
     model, task = random_danp(), draw_task()
-    many = log_weights(model, task, estimator=estimator, num_samples=12, generator=seeded(9))
+    many = log_weights(model, task, estimator=estimator, num_samples=12, generator=rng(9))
     assert many.shape == (12,)
     for count in (2, 6, 12):
         expected = log_likelihood(
-            model, task, estimator=estimator, num_samples=count, generator=seeded(9), chunk_size=5
+            model, task, estimator=estimator, num_samples=count, generator=rng(9), chunk_size=5
         )
         few = many[:count]
         torch.testing.assert_close(log_mean(few), expected.values[0], rtol=1e-9, atol=1e-9)
@@ -235,7 +232,7 @@ def test_the_first_samples_of_many_are_an_estimate_with_few(estimator: Estimator
             effective_sample_size(few), expected.effective_sample_size[0], rtol=1e-9, atol=1e-9
         )
     with pytest.raises(ValueError, match=r"^task .*2"):
-        log_weights(model, draw_task(batch_size=2), generator=seeded(0))
+        log_weights(model, draw_task(batch_size=2), generator=rng(0))
 
 
 def test_equal_weights_have_full_effective_sample_size() -> None:
@@ -244,7 +241,7 @@ def test_equal_weights_have_full_effective_sample_size() -> None:
         draw_task(),
         estimator="model",
         num_samples=37,
-        generator=seeded(5),
+        generator=rng(5),
     )
     torch.testing.assert_close(
         result.effective_sample_size, torch.tensor([37.0], dtype=torch.float64)
@@ -258,7 +255,7 @@ def test_without_levels_it_is_exact(estimator: Estimator) -> None:
     base.core.load_state_dict(model.core.state_dict())
     expected = base.predict(task.context, task.xt).log_prob(task.yt)
     for one in (model, base):
-        result = log_likelihood(one, task, estimator=estimator, generator=seeded(6))
+        result = log_likelihood(one, task, estimator=estimator, generator=rng(6))
         torch.testing.assert_close(result.values, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(result.effective_sample_size, torch.ones(2).double())
         assert result.forward_passes == 2
@@ -277,7 +274,7 @@ def test_says_which_estimator_was_used() -> None:
     ):
         for estimator in ("both", "autoregressive"):
             result = log_likelihood(
-                model, task, estimator=estimator, num_samples=6, generator=seeded(0)
+                model, task, estimator=estimator, num_samples=6, generator=rng(0)
             )
             found[name, estimator] = (result.estimator, result.num_samples)
             is_nan = (name, estimator) == ("danp", "autoregressive")
@@ -301,14 +298,14 @@ def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
     task = draw_task(batch_size=2)
     plain, ar = baseline(), baseline(ARConvCNP)
     ar.load_state_dict(plain.state_dict())
-    expected = ar_log_prob(ar, task, generator=seeded(3))
+    expected = ar_log_prob(ar, task, generator=rng(3))
     for result in (
-        log_likelihood(ar, task, generator=seeded(3)),
-        log_likelihood(plain, task, estimator="autoregressive", generator=seeded(3)),
+        log_likelihood(ar, task, generator=rng(3)),
+        log_likelihood(plain, task, estimator="autoregressive", generator=rng(3)),
     ):
         torch.testing.assert_close(result.values, expected.values, rtol=0, atol=0)
         assert result.forward_passes == expected.forward_passes == 2 * 4
-    exact = log_likelihood(plain, task, generator=seeded(3)).values
+    exact = log_likelihood(plain, task, generator=rng(3)).values
     assert (exact - expected.values).abs().max() > 1e-5
 
 
@@ -316,14 +313,14 @@ def test_an_ar_convcnp_is_rolled_out_and_a_convcnp_where_asked() -> None:
 def test_orders_are_averaged_by_their_density(name: str) -> None:
     task, num_levels = draw_task(batch_size=2), 2 if name == "danp" else 0
     model = random_danp() if name == "danp" else baseline(*([ARConvCNP] * (name != "convcnp")))
-    drawing = seeded(3)
+    drawing = rng(3)
     terms = torch.stack(
         [
             ar_log_prob(model, task, num_samples=3, generator=drawing).values
             for _ in range(NUM_ORDERS)
         ]
     )
-    result = log_likelihood(model, task, estimator="orders", num_samples=3, generator=seeded(3))
+    result = log_likelihood(model, task, estimator="orders", num_samples=3, generator=rng(3))
     densities = terms.exp()
     torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
     sizes = densities.sum(dim=0).square() / densities.square().sum(dim=0)
@@ -346,9 +343,9 @@ def test_other_orders_are_averaged_like_random_ones(
     estimator: Any, num_orders: int, how: dict[str, Any]
 ) -> None:
     task, model = draw_task(batch_size=1), random_danp()
-    options: dict[str, Any] = {"num_samples": 8, "generator": seeded(3)}
+    options: dict[str, Any] = {"num_samples": 8, "generator": rng(3)}
     rollouts = [ar_log_prob(model, task, **how, **options) for _ in range(num_orders)]
-    options["generator"] = seeded(3)
+    options["generator"] = rng(3)
     result = log_likelihood(model, task, estimator=estimator, **options)
     densities = torch.stack([rollout.values for rollout in rollouts]).exp()
     torch.testing.assert_close(result.values, densities.mean(dim=0).log(), rtol=1e-12, atol=0)
@@ -367,7 +364,7 @@ def test_an_exact_rollout_of_a_known_wave_is_the_joint_density_and_of_a_gp_more(
                 ORACLES[name](),
                 benchmark_tasks(name)[150],
                 estimator=estimator,
-                generator=seeded(0),
+                generator=rng(0),
             )
             for estimator in ("both", "autoregressive")
         )
@@ -379,7 +376,7 @@ def test_an_exact_rollout_of_a_known_wave_is_the_joint_density_and_of_a_gp_more(
 
 def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
     task, oracle = draw_task(batch_size=2), GaussianProcessOracle(length_scale=1.0)
-    result = log_likelihood(oracle, task, generator=seeded(0))
+    result = log_likelihood(oracle, task, generator=rng(0))
     expected = oracle.predict(task.context, task.xt).log_prob(task.yt)
     torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-9)
     assert result.forward_passes == 0
@@ -392,10 +389,8 @@ def baseline(kind: type[ConvCNP] = ConvCNP) -> ConvCNP:
 def test_baseline_ignores_the_pool_and_the_samples() -> None:
     task = draw_task(batch_size=2)
     model = baseline()
-    one = log_likelihood(model, task, generator=seeded(0))
-    other = log_likelihood(
-        model, Task(task.context, task.target), num_samples=1, generator=seeded(1)
-    )
+    one = log_likelihood(model, task, generator=rng(0))
+    other = log_likelihood(model, Task(task.context, task.target), num_samples=1, generator=rng(1))
     torch.testing.assert_close(one.values, other.values, rtol=0, atol=0)
 
 
@@ -404,15 +399,15 @@ def test_without_a_pool_the_auxiliary_inputs_are_the_targets(estimator: Estimato
     task = draw_task()
     options = {"estimator": estimator, "num_samples": 6}
     bare = Task(task.context, task.target)
-    default = log_likelihood(random_danp(), bare, generator=seeded(7), **options)  # type: ignore[arg-type]
+    default = log_likelihood(random_danp(), bare, generator=rng(7), **options)  # type: ignore[arg-type]
     at_targets = log_likelihood(
         random_danp(),
         task,
-        generator=seeded(7),
+        generator=rng(7),
         auxiliary_inputs="target",
         **options,  # type: ignore[arg-type]
     )
-    uniform = log_likelihood(random_danp(), task, generator=seeded(7), **options)  # type: ignore[arg-type]
+    uniform = log_likelihood(random_danp(), task, generator=rng(7), **options)  # type: ignore[arg-type]
     torch.testing.assert_close(default.values, at_targets.values, rtol=0, atol=0)
     assert (default.values - uniform.values).abs() > 1e-6
 
@@ -422,7 +417,7 @@ def test_the_models_own_estimate_never_reads_the_pool() -> None:
     options = {"estimator": "model", "num_samples": 4}
     bare = Task(task.context, task.target)
     values = [
-        log_likelihood(random_danp(), t, generator=seeded(8), **options).values  # type: ignore[arg-type]
+        log_likelihood(random_danp(), t, generator=rng(8), **options).values  # type: ignore[arg-type]
         for t in (task, bare)
     ]
     torch.testing.assert_close(*values, rtol=0, atol=0)
@@ -442,15 +437,15 @@ def test_wrong_arguments_are_refused_by_name(options: dict[str, Any]) -> None:
     task, model, says = draw_task(), random_danp(), rf"{name}.* got .*{value!r}"
     for one in (model, baseline()):
         with pytest.raises(ValueError, match=says):
-            log_likelihood(one, task, generator=seeded(0), **options)
+            log_likelihood(one, task, generator=rng(0), **options)
     with pytest.raises(ValueError, match=says):
-        log_weights(model, task, generator=seeded(0), **options)
+        log_weights(model, task, generator=rng(0), **options)
 
 
 def test_an_estimate_by_both_halves_needs_a_sample_of_each() -> None:
     for function in (log_likelihood, log_weights):
         with pytest.raises(ValueError, match="num_samples must be >= 2"):
-            function(random_danp(), draw_task(), num_samples=1, generator=seeded(0))
+            function(random_danp(), draw_task(), num_samples=1, generator=rng(0))
 
 
 def test_wrong_tasks_are_refused_by_name() -> None:
@@ -458,28 +453,28 @@ def test_wrong_tasks_are_refused_by_name() -> None:
     functions: Any = (log_likelihood, log_weights, ar_log_prob)
     for function in functions:
         with pytest.raises(ValueError, match=r"^task must be a Task, got tuple"):
-            function(model, (task.context, task.target), generator=seeded(0))
+            function(model, (task.context, task.target), generator=rng(0))
         with pytest.raises(ValueError, match=r"^generator must be a torch.Generator, got 3"):
             function(model, task, generator=3)
     assert task.pool is not None
     short = Task(task.context, task.target, PointSet(task.pool.x[:, :5], task.pool.y[:, :5]))
     with pytest.raises(ValueError, match=r"pool .* 6 .* 5"):
-        log_likelihood(model, short, generator=seeded(0))
+        log_likelihood(model, short, generator=rng(0))
     with pytest.raises(ValueError, match=r"pool .* 0"):
         log_likelihood(
             model,
             Task(task.context, task.target),
             auxiliary_inputs="uniform",
-            generator=seeded(0),
+            generator=rng(0),
         )
     with pytest.raises(ValueError, match="dtype"):
-        log_likelihood(model, task.to(torch.float32), generator=seeded(0))
+        log_likelihood(model, task.to(torch.float32), generator=rng(0))
     y = task.yt.clone()
     y[0, 2] = torch.nan
     missing = Task(task.context, PointSet(task.xt, y), task.pool)
     for one in (model, baseline()):
         with pytest.raises(ValueError, match=r"target\.y .*\[0, 2\]"):
-            log_likelihood(one, missing, generator=seeded(0))
+            log_likelihood(one, missing, generator=rng(0))
 
 
 def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None:
@@ -493,10 +488,10 @@ def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None
         other = replace(task, pool=wrong)
         for function in (log_likelihood, log_weights):
             with pytest.raises(ValueError, match=message):
-                function(model, other, num_samples=2, generator=seeded(0))
+                function(model, other, num_samples=2, generator=rng(0))
         for unused in ({"estimator": "model"}, {"auxiliary_inputs": "target"}):
-            log_likelihood(model, other, num_samples=2, generator=seeded(0), **unused)  # type: ignore[arg-type]
-        log_likelihood(random_danp(num_levels=0), other, generator=seeded(0))
+            log_likelihood(model, other, num_samples=2, generator=rng(0), **unused)  # type: ignore[arg-type]
+        log_likelihood(random_danp(num_levels=0), other, generator=rng(0))
 
 
 @pytest.mark.parametrize("hidden", ["target", "pool"])
@@ -510,9 +505,9 @@ def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
     place = rf"{hidden} point .*\[0, {points.num_points}\]"
     for model in (random_danp(), baseline()):
         with pytest.raises(ValueError, match=place):
-            log_likelihood(model, task, generator=seeded(0))
+            log_likelihood(model, task, generator=rng(0))
     with pytest.raises(ValueError, match=place):
-        log_weights(random_danp(), task, generator=seeded(0))
+        log_weights(random_danp(), task, generator=rng(0))
 
 
 def test_only_what_is_sampled_needs_a_generator() -> None:
@@ -535,6 +530,6 @@ def test_only_what_is_sampled_needs_a_generator() -> None:
 
 def test_a_model_without_levels_has_one_term() -> None:
     model, task = with_weights(ConvGNP, small_config()), draw_task()
-    terms = log_weights(model, task, num_samples=8, generator=seeded(0))
+    terms = log_weights(model, task, num_samples=8, generator=rng(0))
     assert terms.shape == (1,)
     assert torch.equal(terms, model.predict(task.context, task.xt).log_prob(task.yt))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "danp_lib"
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "danp_lib"
 SOURCES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")
@@ -75,6 +76,12 @@ def test_no_cycle_of_modules_and_none_of_rooms() -> None:
     for module, others in ARROWS.items():
         rooms[room(module)] |= {room(other) for other in others} - {room(module)}
     TopologicalSorter(rooms).prepare()
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_every_module_has_a_file_of_tests(module: str) -> None:
+    *rooms, name = module.split(".")
+    assert TESTS.joinpath(*rooms, f"test_{name.removeprefix('_')}.py").is_file()
 
 
 def closure(module: str) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from randomness import rng
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.inference import autoregressive
@@ -23,24 +24,20 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("rollout_orders")
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def test_each_order_takes_the_target_that_its_name_says(benchmark: Any) -> None:
     xt = torch.tensor([[0.9], [-1.0], [0.0], [1.5], [0.3]])
     nothing, known = xt[:0], torch.tensor([[0.2], [1.9]])
-    assert benchmark.left_to_right(xt, nothing, seeded(0)).tolist() == [1, 2, 4, 0, 3]
+    assert benchmark.left_to_right(xt, nothing, rng(0)).tolist() == [1, 2, 4, 0, 3]
     # 0.3 is 0.1 away, 0.0 is 0.2 away, 1.5 is 0.4, then 0.9 is 0.6 from 0.3 and from 1.5.
-    assert benchmark.nearest_known(xt, known, seeded(0)).tolist() == [4, 2, 3, 0, 1]
+    assert benchmark.nearest_known(xt, known, rng(0)).tolist() == [4, 2, 3, 0, 1]
     for kind, order in benchmark.KINDS.items():
         for context in (nothing, known):
-            orders = [order(xt, context, seeded(seed)).tolist() for seed in range(20)]
+            orders = [order(xt, context, rng(seed)).tolist() for seed in range(20)]
             assert all(sorted(o) == [0, 1, 2, 3, 4] for o in orders)
             same = kind == "left to right" or (kind == "nearest known" and len(context) > 0)
             assert (len({tuple(o) for o in orders}) == 1) is same
     for seed in range(20):
-        first, second, *_ = benchmark.farthest_known(xt, nothing, seeded(seed)).tolist()
+        first, second, *_ = benchmark.farthest_known(xt, nothing, rng(seed)).tolist()
         gaps = (xt[:, 0] - xt[first, 0]).abs()
         assert int(gaps.argmax()) == second
 
@@ -49,12 +46,12 @@ def test_an_order_scores_as_the_librarys_rollout_in_it(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_pretrained(benchmark.NAMES[0])
-    task = Sawtooth().sample_task(1, context_size=3, generator=seeded(1))
+    task = Sawtooth().sample_task(1, context_size=3, generator=rng(1))
     for kind, order in benchmark.KINDS.items():
         found = benchmark.log_densities(model, task, kind, num_orders=3, seed=5)
-        first = order(task.xt[0], task.context.x[0], seeded(5))
+        first = order(task.xt[0], task.context.x[0], rng(5))
         monkeypatch.setattr(autoregressive, "draw_order", lambda *_, first=first, **__: first)
-        expected = ar_log_prob(model, task, generator=seeded(0)).values / task.target.num_points
+        expected = ar_log_prob(model, task, generator=rng(0)).values / task.target.num_points
         assert (len(found), len(set(found)) == 1) == (3, kind in ("left to right", "nearest known"))
         assert found[0] == pytest.approx(float(expected), abs=1e-4)
 

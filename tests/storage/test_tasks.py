@@ -14,13 +14,7 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.storage import tasks as benchmark
 from danp_lib.storage.origin import sha256
-from danp_lib.storage.tasks import (
-    HASHES,
-    benchmark_path,
-    benchmark_tasks,
-    load_tasks,
-    save_tasks,
-)
+from danp_lib.storage.tasks import HASHES, benchmark_path, benchmark_tasks, load_tasks, save_tasks
 
 SETS = {dataset: benchmark_tasks(dataset) for dataset in DATASETS}
 datasets = pytest.mark.parametrize("dataset", DATASETS)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
+from randomness import rng
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.noising import sample_augmented_task
@@ -33,12 +34,8 @@ def tiny_danp(num_levels: int = 2) -> DANP:
     return model
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def test_levels_are_one_a_batch_and_uniform() -> None:
-    g, config = seeded(), BatchConfig(batch_size=4)
+    g, config = rng(), BatchConfig(batch_size=4)
     draws = torch.stack([draw_levels(3, config, generator=g) for _ in range(4000)])
     assert (draws == draws[:, :1]).all()
     shares = draws[:, 0].bincount(minlength=4) / 4000
@@ -46,7 +43,7 @@ def test_levels_are_one_a_batch_and_uniform() -> None:
 
 
 def test_the_clean_fraction_is_the_share_of_level_zero_and_the_rest_is_even() -> None:
-    g, config = seeded(), BatchConfig(batch_size=1, clean_fraction=0.5)
+    g, config = rng(), BatchConfig(batch_size=1, clean_fraction=0.5)
     draws = torch.cat([draw_levels(2, config, generator=g) for _ in range(4000)])
     shares = draws.bincount(minlength=3) / 4000
     assert shares.tolist() == pytest.approx([0.5, 0.25, 0.25], abs=4 * (0.25 / 4000) ** 0.5)
@@ -57,7 +54,7 @@ def test_the_clean_fraction_is_the_share_of_level_zero_and_the_rest_is_even() ->
 def test_a_model_without_levels_has_level_zero_alone(
     clean_fraction: float | None, level_per: Literal["batch", "task"]
 ) -> None:
-    g = seeded()
+    g = rng()
     config = BatchConfig(batch_size=16, clean_fraction=clean_fraction, level_per=level_per)
     for _ in range(8):
         assert (draw_levels(0, config, generator=g) == 0).all()
@@ -65,15 +62,15 @@ def test_a_model_without_levels_has_level_zero_alone(
 
 
 def test_levels_differ_within_a_batch_where_they_are_drawn_per_task() -> None:
-    levels = draw_levels(3, BatchConfig(batch_size=64, level_per="task"), generator=seeded())
+    levels = draw_levels(3, BatchConfig(batch_size=64, level_per="task"), generator=rng())
     assert levels.unique().tolist() == [0, 1, 2, 3]
 
 
 def test_a_batch_at_one_level_has_it_as_an_int_and_is_the_one_of_the_levels_tensor() -> None:
     model, config = tiny_danp(), BatchConfig(batch_size=4)
     for seed in range(8):
-        batch = draw_batch(model, Sawtooth(), config, generator=seeded(seed))
-        g = seeded(seed)
+        batch = draw_batch(model, Sawtooth(), config, generator=rng(seed))
+        g = rng(seed)
         augmented = sample_augmented_task(Sawtooth(), model.schedule, 4, generator=g)
         levels = draw_levels(2, config, generator=g)
         assert batch.level == levels[0]
@@ -89,14 +86,14 @@ def test_a_batch_at_one_level_has_it_as_an_int_and_is_the_one_of_the_levels_tens
 
 def test_levels_drawn_per_task_stay_a_tensor() -> None:
     config = BatchConfig(batch_size=4, level_per="task")
-    batch = draw_batch(tiny_danp(), Sawtooth(), config, generator=seeded())
+    batch = draw_batch(tiny_danp(), Sawtooth(), config, generator=rng())
     assert isinstance(batch.level, torch.Tensor)
     assert batch.level.shape == (4,)
 
 
 def test_the_likelihood_is_that_of_the_models_own_forward() -> None:
     model = tiny_danp()
-    augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=seeded())
+    augmented = sample_augmented_task(Sawtooth(), model.schedule, 3, generator=rng())
     for level in range(3):
         batch = augmented.masked(torch.full((3,), level))
         predictive = model(
@@ -114,7 +111,7 @@ def test_compiled_code_of_the_likelihood_is_in_one_piece(conditioned: bool) -> N
     model = build_model("danp", config, seed=0)
     compiled = torch.compile(batch_log_likelihood, backend="eager", fullgraph=True)
     for level in (0, 1):
-        batch = draw_batch(model, Sawtooth(), BatchConfig(4), levels=level, generator=seeded())
+        batch = draw_batch(model, Sawtooth(), BatchConfig(4), levels=level, generator=rng())
         expected = batch_log_likelihood(model, batch)
         torch.testing.assert_close(compiled(model, batch), expected, rtol=1e-4, atol=1e-4)
 
@@ -122,7 +119,7 @@ def test_compiled_code_of_the_likelihood_is_in_one_piece(conditioned: bool) -> N
 def test_jitter_goes_on_the_diagonal_of_the_covariance() -> None:
     model = build_model("convgnp", TINY, seed=0)
     assert isinstance(model, ConvGNP)
-    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=seeded())
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=rng())
     predictive = model(batch.context, batch.target.x)
     dense = torch.distributions.MultivariateNormal(
         predictive.mean.squeeze(-1), predictive.covariance_matrix + 0.01 * torch.eye(50).double()
@@ -134,7 +131,7 @@ def test_jitter_goes_on_the_diagonal_of_the_covariance() -> None:
 def test_validation_batches_hold_their_level_and_score_like_training_ones() -> None:
     model = tiny_danp()
     config = BatchConfig(batch_size=4)
-    draw = partial(draw_batch, model, Sawtooth(), config, generator=seeded())
+    draw = partial(draw_batch, model, Sawtooth(), config, generator=rng())
     batches = [[draw(levels=f), draw(levels=f)] for f in range(3)]
     for level, group in enumerate(batches):
         for batch in group:
@@ -156,7 +153,7 @@ def test_bad_batches_are_refused(arguments: dict[str, object]) -> None:
 def test_the_cause_of_a_failure_is_named() -> None:
     model = tiny_danp()
     config = BatchConfig(batch_size=2)
-    batch = draw_batch(model, Sawtooth(), config, generator=seeded())
+    batch = draw_batch(model, Sawtooth(), config, generator=rng())
     # Where nothing else is wrong, only the gradient is left.
     loss = torch.tensor(1.0)
     assert "gradient" in cause_of_failure(model, batch, loss)
@@ -170,7 +167,7 @@ def test_the_cause_of_a_failure_is_named() -> None:
 
 def test_a_failure_by_outputs_that_are_too_large_is_named() -> None:
     model = tiny_danp()
-    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=seeded())
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=2), generator=rng())
     with torch.no_grad():
         for name, parameter in model.core.named_parameters():
             if name.startswith(("unet.out.", "head.")):
@@ -182,7 +179,7 @@ def test_a_failure_by_outputs_that_are_too_large_is_named() -> None:
 def test_a_failure_by_an_auxiliary_set_is_named_where_the_model_sees_it(level: int) -> None:
     model, config = tiny_danp(), BatchConfig(batch_size=2)
     levels = torch.full((2,), level)
-    batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=seeded())
+    batch = draw_batch(model, Sawtooth(), config, levels=levels, generator=rng())
     batch.auxiliary[0].y[1, 3] = torch.nan
     cause = cause_of_failure(model, batch, torch.tensor(torch.nan))
     assert ("auxiliary[0].y" in cause) == (level == 0)
@@ -193,7 +190,7 @@ def test_a_failure_by_an_indefinite_covariance_names_its_tasks(
 ) -> None:
     model = build_model("convgnp", TINY, seed=0)
     assert isinstance(model, ConvGNP)
-    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=3), generator=seeded())
+    batch = draw_batch(model, Sawtooth(), BatchConfig(batch_size=3), generator=rng())
     made = model.predict(batch.context, batch.target.x)
     sign = torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1)
     # The factor outweighs the diagonal, so that the marginal variances stay positive.

@@ -1,0 +1,7 @@
+"""Seeded randomness."""
+
+import torch
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
