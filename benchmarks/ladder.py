@@ -27,7 +27,8 @@ from danp_lib._config import to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import DATASETS
 from danp_lib.evaluation.score import Evaluation, evaluate
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, count_parameters
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig, count_parameters
 from danp_lib.models.danp import DANPConfig
 from danp_lib.storage.card import read_card
 from danp_lib.storage.checkpoint import load_checkpoint, read_header

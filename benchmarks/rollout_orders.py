@@ -20,8 +20,8 @@ from danp_lib.data.points import Task
 from danp_lib.evaluation.results import results_folder
 from danp_lib.inference.autoregressive import draw_order, growing_contexts
 from danp_lib.inference.likelihood import NUM_ORDERS
+from danp_lib.models.base import NeuralProcess
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess
 from danp_lib.storage.origin import commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import pretrained_path
 

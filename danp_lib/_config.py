@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
+from inspect import get_annotations
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -72,6 +73,12 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
 def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
     """The types of the fields that the constructor takes, and the names without a default."""
     hints = get_type_hints(cls, include_extras=True)
+    own = {} if "__dataclass_params__" in vars(cls) else get_annotations(cls)
+    if missed := [name for name, kind in own.items() if "ClassVar" not in str(kind)]:
+        raise ValueError(
+            f"{cls.__name__} must be a frozen dataclass, or {missed[0]} is no field of it: put "
+            "@dataclass(frozen=True) before the class."
+        )
     taken = [field for field in fields(cls) if field.init]
     required = [f.name for f in taken if f.default is MISSING and f.default_factory is MISSING]
     return {field.name: hints[field.name] for field in taken}, required

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import FrozenInstanceError, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -208,6 +208,15 @@ def test_a_configuration_is_a_frozen_dataclass() -> None:
         made.count = 3  # type: ignore[misc]
     with pytest.raises(TypeError, match="'counts'"):
         Checked(counts=3)  # type: ignore[call-arg]
+
+
+def test_fields_of_what_is_no_dataclass_are_refused() -> None:
+    class Forgotten(Checked):
+        kind: ClassVar[str] = "fine"
+        height: float = 2.0
+
+    with pytest.raises(ValueError, match=r"^Forgotten must be a frozen dataclass, or height is no"):
+        Forgotten()
 
 
 def test_a_type_without_a_rule_is_refused() -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.noising import MaskedTask
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.objective import BatchConfig, draw_batch

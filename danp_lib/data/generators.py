@@ -20,7 +20,7 @@ from danp_lib._config import (
     checked,
 )
 from danp_lib.data.domain import Bounds, Domain
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 
 #: The range of a standard deviation that is log-uniform, (lower, upper).
 NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
@@ -146,12 +146,18 @@ class Prior(TaskGenerator):
         Functions are evaluated in float64 at the inputs as rounded to ``dtype``.
         """
         low, high = check_sizes(batch_size, context_size, num_targets, num_sets, pool_size)
+        check_kind(torch.Generator, generator=generator)
         split = [high, num_sets * num_targets, pool_size]
         device = generator.device
         sizes = torch.randint(low, high + 1, (batch_size, 1), device=device, generator=generator)
         mask = torch.arange(high, device=device) < sizes
         x = self.sample_inputs((batch_size, sum(split)), generator=generator).to(dtype)
         y = self.sample_outputs(x.double(), generator=generator)
+        if y.shape != (*x.shape[:-1], 1):
+            raise ValueError(
+                f"sample_outputs of {self.name} must return shape {(*x.shape[:-1], 1)} for inputs "
+                f"{tuple(x.shape)}, got {tuple(y.shape)}."
+            )
         y = self.observe(y, generator=generator).to(dtype)
         xc, xt, x_pool = x.split(split, dim=1)
         yc, yt, y_pool = y.split(split, dim=1)

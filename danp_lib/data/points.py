@@ -16,7 +16,8 @@ def check_kind(kind: type[Any], **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, kind):
             hint = "; use torch.as_tensor" if kind is Tensor else ""
-            found = type(value).__name__
+            is_class = isinstance(value, type)
+            found = f"the class {value.__name__}" if is_class else type(value).__name__
             raise ValueError(f"{name} must be a {kind.__name__}, got {found}{hint}.")
 
 

@@ -14,8 +14,8 @@ from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
+from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess, Predictive
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from danp_lib._random import spawn
 from danp_lib.data.points import Task
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference import likelihood
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.base import NeuralProcess
 
 Estimator = Literal[likelihood.Estimator, likelihood.Rollouts]
 """Those of a DANP, and those that roll out any model."""
@@ -109,6 +109,7 @@ def score_each(
 ) -> Content:
     """The summary of tasks' records, each scored with a generator of its own, spawned from one.
 
+    ``score(task, generator=...)`` makes the record of a batch of one.
     The first tasks may be ``done``, by their records of an earlier call; ``keep`` is called with
     the summary so far after every other one.
     """

@@ -19,8 +19,9 @@ from danp_lib.fitting import records
 from danp_lib.fitting.fitted import Fitted, Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.scoring import Predict, predict_as_used, score_models, usable
+from danp_lib.models.base import NeuralProcess
 from danp_lib.models.contexts import TrainingContexts
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DEFENSIVE_WEIGHT, DANPConfig
 from danp_lib.storage.origin import versions
 from danp_lib.training.config import TrainingConfig

@@ -23,8 +23,8 @@ from danp_lib._config import (
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout
+from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import ContextWarning
-from danp_lib.models.convnp import NeuralProcess, Predictive
 from danp_lib.storage import checkpoint
 
 NUM_HARMONICS = 4
@@ -165,14 +165,14 @@ class Fitted:
     def _check_precision(self, **inputs: Tensor) -> None:
         """Refuse inputs whose rounding moves them by a tenth of a cell of the model's grid."""
         finest = float(torch.tensor(self.scaling.x_unit).min())
-        cell = finest / self.model.core.config.points_per_unit
+        cell = finest * self.model.grid_spacing
         for name, x in inputs.items():
             # What is off the domain, or infinite, is refused for that.
             if not x.is_floating_point() or x.dtype == torch.float64 or not x.numel():
                 continue
             largest = float(x.abs().max())
             step = torch.finfo(x.dtype).eps * largest
-            if 0.1 * cell < step < math.inf:
+            if 0.0 < 0.1 * cell < step < math.inf:
                 raise ValueError(
                     f"{name} must be in float64: {x.dtype} tells inputs near {largest:g} apart "
                     f"by {step:.2g} only, and the model by {cell:.2g}."

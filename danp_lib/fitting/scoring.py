@@ -16,8 +16,8 @@ from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
 from danp_lib.fitting.records import Records, read_records, warn, windows_of
+from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess, Predictive
 
 Predict = Callable[[Task], Predictive]
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from danp_lib._config import check_at_least
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.base import Oracle
+from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, ancestral, chunks
 
 
@@ -94,6 +95,7 @@ def ar_log_prob(
 
 
 @torch.no_grad()
+@unchecked_contexts()
 def ar_sample(
     model: NeuralProcess,
     context: PointSet,
@@ -110,10 +112,10 @@ def ar_sample(
     ``(batch, targets, 1)`` in an order of its own, random or ``outward``; see :func:`ar_log_prob`.
     A DANP draws one auxiliary sample for each value, as if its mixture had infinitely many
     components, all of one weight; the defensive component is left out. Contexts are not checked;
-    see :meth:`~danp_lib.models.convnp.NeuralProcess.check_context`.
+    see :meth:`~danp_lib.models.base.NeuralProcess.check_context`.
     """
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    model.core.check({"context": context}, xt=xt)
+    model.check({"context": context}, xt=xt)
     batch = max(context.batch_size, len(xt))
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)
     rows = []
@@ -190,6 +192,7 @@ def _sample(
     eps = draw_rows(torch.randn, count, (num_targets, 1), generator=for_values, dtype=f64)
     rows = torch.arange(count, device=xt.device)
     values = xt.new_zeros(count, num_targets, 1)
+    predictive: Predictive
     for step in range(num_targets):
         chosen = order[:, step]
         x = xt[rows, chosen].unsqueeze(1)
@@ -199,8 +202,12 @@ def _sample(
             noise = model.draw_noise(count, model.config.num_auxiliary, generator=for_noise)
             predictive = model.denoise(model.encode(context), inputs, ancestral(noise)).at(x)
         else:
-            predictive = model.core([context], x, 0)
-        y = (predictive.mean + predictive.stddev * eps[:, step : step + 1]).to(xt.dtype)
+            predictive = model.predict(context, x, num_samples=1, generator=for_levels[2 * step])
+        normal = eps[:, step : step + 1]
+        if isinstance(predictive, Mixture):
+            y = predictive.icdf(torch.special.ndtr(normal)).to(xt.dtype)
+        else:
+            y = (predictive.mean + predictive.stddev * normal).to(xt.dtype)
         values[rows, chosen] = y.squeeze(1)
         context = context.concat(PointSet(x, y))
     return values

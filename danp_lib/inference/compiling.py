@@ -7,7 +7,8 @@ import sys
 import torch
 from torch import Tensor
 
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.data.points import check_kind
+from danp_lib.models.convnp import ConvNeuralProcess
 
 
 def can_compile(device: torch.device | str) -> bool:
@@ -17,13 +18,14 @@ def can_compile(device: torch.device | str) -> bool:
     return is_cpu and shutil.which(os.environ.get("CXX", usual)) is not None
 
 
-def compile_unet(model: NeuralProcess, *, batch_size: int) -> None:
+def compile_unet(model: ConvNeuralProcess, *, batch_size: int) -> None:
     """Compile the U-Net for batches of one size, in place; other batches pass as before.
 
     For prediction only: the weights become constants of the code. Predictions differ by rounding.
     Compiling may take a minute. The size is the number of sets that pass at a time, such as the
     ``chunk_size`` of an estimator.
     """
+    check_kind(ConvNeuralProcess, model=model)
     # Here, since it takes as long to import as all the rest.
     from torch._inductor import config as inductor
 

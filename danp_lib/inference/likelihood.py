@@ -22,10 +22,11 @@ from torch import Tensor
 from danp_lib._config import check_at_least, checked
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob
+from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
-from danp_lib.models.convnp import NeuralProcess
 from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks, log_mean
 
 Estimator = Literal["model", "noising", "both"]
@@ -137,8 +138,9 @@ def log_likelihood(
         terms = model.log_prob(task.context, task.target).unsqueeze(1)
         passes, used = 0, "exact"
     elif not isinstance(model, DANP) or not sampled:
-        terms = model.predict(task.context, task.xt).log_prob(task.yt).unsqueeze(1)
-        passes, used = task.batch_size, "exact"
+        terms = _terms(model.predict(task.context, task.xt, **options), task.yt)
+        drawn = terms.shape[1]
+        passes, used = task.batch_size * drawn, "exact" if drawn == 1 else "model"
     else:
         options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
         rows = range(task.batch_size)
@@ -150,6 +152,14 @@ def log_likelihood(
     else:
         sizes = torch.stack([effective_sample_size(row) for row in terms])
     return LogLikelihood(values, sizes, passes, used, drawn)
+
+
+def _terms(predictive: Predictive, y: Tensor) -> Tensor:
+    """Log-densities of which the mean density is that of a prediction, ``(batch, components)``."""
+    if not isinstance(predictive, Mixture):
+        return predictive.log_prob(y).unsqueeze(1)
+    each = predictive.components.log_prob(y.unsqueeze(1))
+    return each + predictive.logits + math.log(predictive.num_components)
 
 
 @torch.no_grad()
@@ -189,7 +199,7 @@ def log_weights(
     if estimator == "both" and num_samples < 2:
         raise ValueError(f"num_samples must be >= 2 for estimator 'both', got {num_samples}.")
     inputs = _resolve(model, task, estimator, auxiliary_inputs)
-    model.core.check({"context": task.context, "target": task.target}, xt=task.xt)
+    model.check({"context": task.context, "target": task.target}, xt=task.xt)
     encoded = model.encode(task.context)
     for_inputs, for_noise, for_noising = spawn(generator, 3)
     parts: list[Tensor] = []
@@ -285,5 +295,5 @@ def _resolve(
             f"{needed} points of the function, got {pool.num_points}; "
             "pass auxiliary_inputs='target' where the function is unknown off the targets."
         )
-    model.core.check({"pool": pool})
+    model.check({"pool": pool})
     return "uniform"

@@ -1,10 +1,9 @@
-"""The network, what every model obeys, the ConvCNP and the ConvGNP (paper, Appendix B.2)."""
+"""The network, the ConvCNP and the ConvGNP (paper, Appendix B.2)."""
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +19,11 @@ from danp_lib._config import (
 )
 from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
-from danp_lib.distributions.mixture import Mixture
+from danp_lib.models.base import NeuralProcess
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
-from danp_lib.models.contexts import TrainingContexts, log_density_per_point, unchecked_contexts
+from danp_lib.models.contexts import log_density_per_point
 from danp_lib.models.noise import NoiseBelief
 from danp_lib.nn.setconv import SetConvDecoder, SetConvEncoder
 from danp_lib.nn.unet import UNETS
@@ -282,64 +281,29 @@ class ConvNPCore(nn.Module):
             return DiagonalNormal(mean, variance)
         return LowRankNormal(mean, factor / self.config.factor_divisor, variance)
 
-    def check(self, sets: Mapping[str, PointSet], **inputs: Tensor) -> None:
-        """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
-        dtype, domain = self.encoder.log_scale.dtype, self.config.grid.domain
-        check_kind(PointSet, **sets)
-        check_kind(Tensor, **inputs)
-        for name, x in inputs.items():
-            if x.ndim != 3 or x.shape[-1] != domain.dim_x:
-                raise ValueError(
-                    f"{name} must have shape (batch, points, {domain.dim_x}), got {tuple(x.shape)}."
-                )
-        for name, points in sets.items():
-            points.check(name)
-        inside: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
-        inside |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
-        for name, (x, mask) in inside.items():
-            if x.dtype != dtype:
-                raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
-            domain.check(name, x, mask)
-        sizes = {name.removesuffix(".x"): len(x) for name, (x, _) in inside.items()}
-        if len(set(sizes.values()) - {1}) > 1 or 0 in sizes.values():
-            raise ValueError(f"the batch sizes must agree (or be 1) and not be 0, got {sizes}.")
 
+class ConvNeuralProcess(NeuralProcess):
+    """A model whose network is :class:`ConvNPCore`."""
 
-Predictive = LowRankNormal | Mixture
-"""A joint distribution of the outputs at the targets."""
-
-
-class NeuralProcess(nn.Module, ABC):
-    """What every model obeys; training, evaluation and the commands ask for nothing else.
-
-    Only a model with levels is taken for a :class:`~danp_lib.models.danp.DANP`: its configuration
-    is asked for ``schedule`` and ``num_auxiliary``, and it is sampled by ``denoise``.
-
-    A model is constructed from its configuration and listed in
-    :data:`~danp_lib.models.registry.MODELS`.
-    """
-
-    name: ClassVar[str]  #: The name that checkpoints and commands know the class by.
-    #: Whether the joint density and joint samples of the targets come from a rollout
-    #: (:mod:`danp_lib.inference.autoregressive`) instead of the predictive.
-    autoregressive: ClassVar[bool] = False
-    config: Any  #: The configuration, a frozen dataclass.
     core: ConvNPCore  #: The network, with a set and an output for each level.
-    #: What its contexts in training were like, where that was measured.
-    training_contexts: TrainingContexts | None = None
 
     @property
     def num_levels(self) -> int:
-        """F, the index of the noisiest level; 0 for a model without noise levels."""
+        """See the base class."""
         return self.core.num_sets - 1
 
     @property
     def domain(self) -> Domain:
-        """The box that inputs must lie in."""
+        """See the base class."""
         return self.core.config.grid.domain
 
+    @property
+    def grid_spacing(self) -> float:
+        """See the base class."""
+        return 1.0 / self.core.config.points_per_unit
+
     def level_predictive(self, batch: MaskedTask) -> LowRankNormal:
-        """The predictive of the batch's targets at its level, without checks, for training."""
+        """See the base class."""
         auxiliary = batch.auxiliary
         if isinstance(batch.level, int):
             # Compiled code can see that a set has no points, but not that all of them are masked.
@@ -349,52 +313,8 @@ class NeuralProcess(nn.Module, ABC):
             )
         return self.core([batch.context, *auxiliary], batch.target.x, batch.level)
 
-    @abstractmethod
-    def context_log_density(self, context: PointSet) -> Tensor:
-        """Log-density of the context's own outputs in nats per point, ``(batch,)``, unchecked."""
 
-    def check_context(self, context: PointSet) -> None:
-        """Give a ``ContextWarning`` if a context of the batch is unlike those of training."""
-        if self.training_contexts is not None:
-            self.training_contexts.warn(self, context)
-
-    @abstractmethod
-    def predict(
-        self,
-        context: PointSet,
-        xt: Tensor,
-        *,
-        num_samples: int = 256,
-        generator: torch.Generator | None = None,
-        chunk_size: int = 256,
-    ) -> Predictive:
-        """The predictive at the targets, without gradients.
-
-        Args:
-            context: Context sets.
-            xt: Target inputs, ``(batch, targets, dim_x)``.
-            num_samples: S, the number of samples of the auxiliary sets of each task. A model
-                without noise levels ignores this and what follows.
-            generator: Source of randomness.
-            chunk_size: Number of samples computed at a time; it bounds the memory only.
-        """
-
-    def condition_on(
-        self,
-        context: PointSet,
-        *,
-        num_samples: int = 256,
-        generator: torch.Generator | None = None,
-        chunk_size: int = 256,
-    ) -> Callable[[Tensor], Predictive]:
-        """:meth:`predict` as a function of the target inputs, with auxiliary sets drawn once."""
-        self.core.check({"context": context})
-        self.check_context(context)
-        predict = unchecked_contexts()(self.predict)
-        return lambda xt: predict(context, xt)
-
-
-class ConvNP(NeuralProcess):
+class ConvNP(ConvNeuralProcess):
     """A convolutional neural process with one context set and one output."""
 
     def __init__(self, config: ConvNPConfig) -> None:
@@ -404,7 +324,7 @@ class ConvNP(NeuralProcess):
 
     def forward(self, context: PointSet, xt: Tensor) -> LowRankNormal:
         """The predictive at the targets ``(batch, targets, dim_x)``."""
-        self.core.check({"context": context}, xt=xt)
+        self.check({"context": context}, xt=xt)
         return self.core([context], xt, 0)
 
     def predict(

@@ -27,7 +27,7 @@ from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.contexts import log_density_per_point
-from danp_lib.models.convnp import ConvNPConfig, ConvNPCore, NeuralProcess
+from danp_lib.models.convnp import ConvNeuralProcess, ConvNPConfig, ConvNPCore
 
 AuxiliaryInputs = Literal["uniform", "target"]
 """Where the inputs of the auxiliary sets are, uniform on the domain or those of the targets."""
@@ -122,7 +122,7 @@ class AuxiliarySamples:
         return self.core.predictive(self.features, self.known, xt, 0)
 
 
-class DANP(NeuralProcess):
+class DANP(ConvNeuralProcess):
     """A convolutional neural process on F + 1 channels that denoises level by level."""
 
     name = "danp"
@@ -149,7 +149,7 @@ class DANP(NeuralProcess):
             )
         masked = mask_levels(auxiliary, level)
         named = {f"auxiliary[{f}]": points for f, points in enumerate(masked)}
-        self.core.check({"context": context} | named, xt=xt)
+        self.check({"context": context} | named, xt=xt)
         return self.core([context, *masked], xt, level)
 
     @torch.no_grad()
@@ -259,7 +259,7 @@ class DANP(NeuralProcess):
         if context.batch_size != 1:
             raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         given = {} if inputs is None else {"inputs": inputs}
-        self.core.check({"context": context}, **given)
+        self.check({"context": context}, **given)
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)
@@ -280,13 +280,13 @@ class DANP(NeuralProcess):
     ) -> Mixture:
         """The predictive at the targets, a mixture of one Gaussian per sample (paper, Equation 2).
 
-        See :meth:`NeuralProcess.predict <danp_lib.models.convnp.NeuralProcess.predict>`; a
+        See :meth:`NeuralProcess.predict <danp_lib.models.base.NeuralProcess.predict>`; a
         generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
         ``num_samples * targets * rank`` numbers. Auxiliary inputs are ``"uniform"``, which keeps
         predictions at different targets consistent, or those of the targets, ``"target"``, as in
         the paper's released code.
         """
-        self.core.check({"context": context}, xt=xt)
+        self.check({"context": context}, xt=xt)
         self.check_context(context)
         checked(AuxiliaryInputs, auxiliary_inputs, "auxiliary_inputs")
         batch = max(context.batch_size, len(xt))
@@ -310,7 +310,7 @@ class DANP(NeuralProcess):
         any number of sets. It keeps the features of all samples in memory, 80 KB each with the
         default architecture.
         """
-        self.core.check({"context": context})
+        self.check({"context": context})
         self.check_context(context)
         count = context.batch_size
         samples = [
@@ -321,7 +321,7 @@ class DANP(NeuralProcess):
         encoded = self.encode(context) if self.config.defensive_weight else None
 
         def predictive(xt: Tensor) -> Mixture:
-            self.core.check({"context": context}, xt=xt)
+            self.check({"context": context}, xt=xt)
             if len(xt) <= count:
                 return self._mixture(samples, encoded, xt.expand(count, -1, -1))
             # One context: all sets of inputs as one, cut up afterwards.

@@ -5,8 +5,11 @@ from typing import Any, get_type_hints
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP
 from danp_lib.models.danp import DANP
 
-MODELS: dict[str, type[Any]] = {cls.name: cls for cls in (DANP, ConvCNP, ConvGNP, ARConvCNP)}
-"""Each a :class:`~danp_lib.models.convnp.NeuralProcess` that is constructed from one argument,
+# A class's own name: that of its base class would stand for the base class no more.
+MODELS: dict[str, type[Any]] = {
+    vars(cls)["name"]: cls for cls in (DANP, ConvCNP, ConvGNP, ARConvCNP)
+}
+"""Each a :class:`~danp_lib.models.base.NeuralProcess` that is constructed from one argument,
 ``config``, annotated with a frozen dataclass."""
 
 

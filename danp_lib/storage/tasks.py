@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from safetensors.torch import load_file, save
 
@@ -17,12 +18,14 @@ HASHES = "hashes.json"
 """The file beside the sets that holds the SHA-256 of each."""
 
 
-def save_tasks(path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str]) -> None:
+def save_tasks(
+    path: str | os.PathLike[str], task: Task, *, metadata: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Write a batch of tasks to one safetensors file, whole or not at all.
 
     The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
     Padding is written as zeros: equal tasks give equal bytes. What :meth:`Task.check` refuses is
-    not written.
+    not written. ``metadata`` is anything worth keeping, which nothing reads.
     """
     task.check()
     context = task.context.blanked()

@@ -20,7 +20,8 @@ from danp_lib._files import check_writable
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.data.points import check_kind
+from danp_lib.models.base import NeuralProcess
 from danp_lib.training import objective
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.optim import Optimizer
@@ -152,11 +153,14 @@ def _record(state: RunState, updates: list[Update], validation: list[list[Masked
 
 def _check_fit(model: NeuralProcess, task_generator: TaskGenerator, config: TrainingConfig) -> None:
     """Refuse a prior off the model's domain, and batches whose levels are not the model's size."""
+    check_kind(NeuralProcess, model=model)
+    check_kind(TaskGenerator, task_generator=task_generator)
+    check_kind(TrainingConfig, config=config)
     if (dtype := next(model.parameters()).dtype) != torch.float32:
         raise ValueError(f"model must be in float32 to be trained, got {dtype}.")
     theirs = task_generator.box
     corners = torch.tensor([theirs.lower, theirs.upper], dtype=torch.float64)
-    model.domain.check(f"the domain of task_generator, {theirs},", corners)
+    model.domain.check(f"the domain of task_generator, {theirs}, for this model", corners)
     if model.num_levels > 0 and model.config.num_auxiliary != config.batch.num_targets:
         raise ValueError(
             "num_auxiliary of the model must be num_targets of the batches, the points of every "

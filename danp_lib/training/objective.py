@@ -10,7 +10,7 @@ from danp_lib._config import ORDERED, Configuration, Limit, NonNegativeInt, Posi
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask, sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.base import NeuralProcess
 
 Fraction = Annotated[float, Limit("> 0 and <= 1", lambda value: 0 < value <= 1)]
 

@@ -78,7 +78,8 @@ class Optimizer:
     """Adam on everything, or Muon on the convolutions and the head's hidden layers.
 
     The output layer, the biases and the length scales are always Adam's. Frozen parameters are
-    left out.
+    left out. Parts of another network are told by their names and shapes: Muon takes what has three
+    dimensions or more, and the matrices of a module named ``hidden``.
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib._config import check_choice
+from danp_lib._config import Configuration, check_choice
 from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess, paper_config
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.convnp import ConvNPConfig, paper_config
 from danp_lib.models.danp import DANPConfig
 from danp_lib.models.registry import MODELS, config_class
 from danp_lib.training.config import TrainingConfig
@@ -63,7 +64,7 @@ class Recipe:
     name: str  #: ``"paper"`` or ``"fast"``.
     model: str  #: The kind of model.
     dataset: str  #: The name of its dataset.
-    model_config: ConvNPConfig | DANPConfig  #: Its architecture.
+    model_config: Configuration  #: Its architecture.
     task_generator: TaskGenerator  #: The prior over functions it is trained on.
     training: TrainingConfig  #: The run.
     num_steps: int | None = None  #: Length of the run, ``None`` where it is the recipe's.
@@ -81,7 +82,7 @@ class Recipe:
         return build_model(self.model, self.model_config, seed=self.training.seed)
 
 
-def build_model(name: str, config: ConvNPConfig | DANPConfig, *, seed: int) -> NeuralProcess:
+def build_model(name: str, config: Configuration, *, seed: int) -> NeuralProcess:
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     check_choice("model", name, MODELS)
     if not isinstance(config, expected := config_class(name)):
@@ -112,7 +113,7 @@ def recipe(
     F than Table 2's, beta gives the same noise variance at the last level.
     """
     check_choice("recipe", name, RECIPES)
-    check_choice("model", model, MODELS)
+    check_choice("model", model, ("danp", "convcnp", "convgnp", "ar-convcnp"))
     check_choice("dataset", dataset, PRIORS)
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")
@@ -130,6 +131,7 @@ def recipe(
     config: ConvNPConfig | DANPConfig = base
     if model == "danp":
         functions = dataset.removesuffix("-noisy")
+        check_choice("dataset of a danp", functions, PAPER_NOISE)
         levels, beta = PAPER_NOISE[functions]
         if num_levels == levels:
             num_levels = None

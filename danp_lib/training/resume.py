@@ -16,7 +16,7 @@ from torch import Tensor
 from danp_lib._config import from_dict, to_dict
 from danp_lib._files import write_atomically
 from danp_lib.data.generators import TaskGenerator
-from danp_lib.models.convnp import NeuralProcess
+from danp_lib.models.base import NeuralProcess
 from danp_lib.models.registry import config_class
 from danp_lib.storage.checkpoint import save_checkpoint
 from danp_lib.training.config import TrainingConfig

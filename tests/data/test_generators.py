@@ -1,6 +1,7 @@
 """What every generator keeps, and what each one is."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,6 +29,22 @@ def kolmogorov_smirnov(sample: Tensor) -> float:
     ordered = sample.flatten().sort().values
     steps = torch.arange(1, len(ordered) + 1) / len(ordered)
     return float((ordered - steps).abs().max())
+
+
+@dataclass(frozen=True)
+class Flat(Prior):
+    """A prior that forgot the last dimension."""
+
+    def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        return x.sum(dim=-1)
+
+
+def test_what_a_prior_of_ones_own_gets_wrong_is_named() -> None:
+    message = r"^sample_outputs of Flat must return shape \(2, 80, 1\) .*got \(2, 80\)"
+    with pytest.raises(ValueError, match=message):
+        Flat().sample_task(2, generator=rng())
+    with pytest.raises(ValueError, match=r"^generator must be a Generator, got NoneType"):
+        Sawtooth().sample_task(2, generator=None)  # type: ignore[arg-type]
 
 
 class GeneratorContract:

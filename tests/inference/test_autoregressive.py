@@ -17,15 +17,8 @@ from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample, draw_order
-from danp_lib.models.convnp import (
-    ARConvCNP,
-    ConvCNP,
-    ConvGNP,
-    ConvNP,
-    ConvNPConfig,
-    ConvNPCore,
-    NeuralProcess,
-)
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNP, ConvNPConfig, ConvNPCore
 from danp_lib.models.danp import DANP, DANPConfig
 
 BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from contracts import assert_same, draw_set, seeded, small_config
+from randomness import rng
 
 from danp_lib.data.domain import Domain
+from danp_lib.data.generators import Sawtooth
 from danp_lib.data.noising import AugmentedTask
-from danp_lib.models.convnp import ConvNPConfig, NeuralProcess
+from danp_lib.data.points import PointSet
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.contexts import ContextWarning, TrainingContexts
+from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
 from danp_lib.models.registry import MODELS, config_class
 
@@ -31,6 +35,10 @@ def test_the_table_has_the_papers_models() -> None:
     assert [name for name, kind in MODELS.items() if kind.autoregressive] == ["ar-convcnp"]
 
 
+def test_a_class_is_listed_under_a_name_of_its_own() -> None:
+    assert all(vars(kind)["name"] == name for name, kind in MODELS.items())
+
+
 @pytest.mark.parametrize("name", MODELS)
 class TestProtocol:
     def test_says_its_name_levels_and_domain(self, name: str) -> None:
@@ -45,11 +53,24 @@ class TestProtocol:
         model, context, xt = small(name), draw_set(2, 5, 0), draw_set(2, 4, 1).x
 
         def options() -> Any:
-            return {"num_samples": 3, "generator": torch.Generator().manual_seed(0)}
+            return {"num_samples": 3, "generator": rng()}
 
         expected = model.predict(context, xt, **options())
         assert not expected.mean.requires_grad
         assert_same(model.condition_on(context, **options())(xt), expected)
+
+    def test_tells_contexts_unlike_those_of_training(self, name: str) -> None:
+        model: NeuralProcess = small(name).float()
+        prior = Sawtooth(domain=DOMAIN)
+        model.training_contexts = TrainingContexts.measure(model, prior, (0, 30), per_range=4)
+        assert all(part.least <= part.median for part in model.training_contexts.sizes)
+        task = prior.sample_task(1, context_size=5, generator=rng())
+        far = PointSet(task.xc, task.yc + 100.0)
+        options: Any = {"num_samples": 2, "generator": rng(1)}
+        with pytest.warns(ContextWarning, match="off the scale of training"):
+            model.predict(far, task.xt, **options)
+        with pytest.warns(ContextWarning, match="off the scale of training"):
+            model.condition_on(far, **options)
 
     def test_predicts_the_targets_of_a_batch_with_gradients(self, name: str) -> None:
         model, context, target = small(name), draw_set(2, 5, 0), draw_set(2, 4, 1)

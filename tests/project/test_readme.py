@@ -325,18 +325,22 @@ def with_error(row: dict[str, Any]) -> str:
 
 def test_the_outward_orders_in_the_prose_are_those_of_the_table(shipped_table: Table) -> None:
     rows, found = shipped_table["sawtooth"], " ".join(README.split())
-    danp, at_random = (
-        with_error(rows[f"danp-long (as used, rolled out{order}, 8 orders, halved)"])
-        for order in (" outward", "")
+    danp, second = (
+        with_error(rows[f"danp-long{run} (as used, rolled out outward, 8 orders, halved)"])
+        for run in ("", "-seed1")
+    )
+    rivals = " and ".join(
+        with_error(rows[f"convgnp-long{run} (rolled out outward, 8 orders)"])
+        for run in ("", "-seed1")
     )
     longest = [
         with_error(rows[f"convgnp-longest (rolled out{order}, 8 orders)"])
         for order in (" outward", "")
     ]
-    assert f"over eight orders the DANP has {danp} ({at_random} at random)" in found
-    assert f"with twice the updates, {longest[0]} ({longest[1]} at random)" in found
+    ours = f"two DANPs with four times the updates have {danp} and {second}"
+    assert f"{ours}, two ConvGNPs with as many {rivals}," in found
+    assert f"one with eight times {longest[0]} ({longest[1]} at random)" in found
     prose = " ".join(SCORES.split())
-    second = with_error(rows["danp-long-seed1 (as used, rolled out outward, 8 orders, halved)"])
     assert f"with samples as above, has {danp}. (The second run has {second}.)" in prose
     usual = with_error(rows["convgnp (rolled out outward, 8 orders)"])
     assert f"With 14,000 updates the ConvGNP loses by them ({usual} in eight)." in prose
@@ -511,3 +515,19 @@ def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: T
     assert f"{gp} on Gaussian processes, level by this score but lower in six tasks" in prose
     assert f"56,000 updates it has {long_danp} on sawtooth waves" in prose
     assert f"ahead of the ConvGNP's {long_rival}, but a second run has {second}." in prose
+
+
+def test_the_paper_s_recipe_in_the_prose_is_that_of_the_table(shipped_table: Table) -> None:
+    found = " ".join(README.split())
+    apart = {
+        (dataset, name.removesuffix("-paper")): row["ours"] - row["paper"]
+        for dataset, rows in shipped_table.items()
+        for name, row in rows.items()
+        if name.endswith("-paper") and row["ours"] is not None
+    }
+    square = {name: gap for (dataset, name), gap in apart.items() if dataset == "square-released"}
+    others = [gap for (dataset, _), gap in apart.items() if dataset in ("sawtooth", "gp")]
+    assert (len(square), len(others)) == (2, 6)
+    assert max(map(abs, others)) < 5
+    below, above = round(-square["danp"]), round(square["ar-convcnp"])
+    assert f"the DANP is {below} below and the AR ConvCNP {above} above" in found

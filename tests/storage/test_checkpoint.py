@@ -192,7 +192,7 @@ def config(**changes: Any) -> str:
     [
         ({"format": "danp_lib/2"}, "format .*'danp_lib/2'"),
         ({"format": None}, "format .*None"),
-        ({"model": "cnp"}, "model .*'cnp'"),
+        ({"model": "none"}, "model .*'none'"),
         ({"model": None}, "lack model"),
         ({"config": config(depth=3)}, r"config\.depth"),
         ({"config": config(beta="0.1")}, r"config\.beta .*'0\.1'"),

@@ -201,7 +201,7 @@ class TestTaskFiles:
         task = tasks()
         hidden = PointSet(task.xt, task.yt, torch.zeros(task.yt.shape[:2], dtype=torch.bool))
         with pytest.raises(ValueError, match="target point"):
-            save_tasks(path, Task(task.context, hidden), metadata={})
+            save_tasks(path, Task(task.context, hidden))
         with pytest.raises(ValueError, match="pool point"):
             save_tasks(path, Task(task.context, task.target, hidden), metadata={})
         task.yt[0, 0] = math.nan

@@ -221,6 +221,19 @@ def test_a_time_that_is_none_is_refused(minutes: float) -> None:
         train(tiny(), Sawtooth(), RUN, max_minutes=minutes)
 
 
+def test_what_is_no_model_no_prior_and_no_run_is_refused() -> None:
+    for arguments, message in (
+        (("danp", Sawtooth(), RUN), "^model must be a NeuralProcess, got str"),
+        (
+            (tiny(), Sawtooth, RUN),
+            "^task_generator must be a TaskGenerator, got the class Sawtooth",
+        ),
+        ((tiny(), Sawtooth(), {"num_steps": 2}), "^config must be a TrainingConfig, got dict"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(*arguments)
+
+
 def test_a_model_in_float64_is_refused() -> None:
     with pytest.raises(ValueError, match=r"model must be in float32 .* got torch.float64"):
         train(tiny().double(), Sawtooth(), RUN)

@@ -114,7 +114,7 @@ def test_muon_takes_the_kernels_and_the_hidden_layers() -> None:
 
 def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
     config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4, head_layers=0)
-    model = build_model("convgnp", config, seed=0)
+    model: Any = build_model("convgnp", config, seed=0)
     assert model.core.head is None
     optimizer = optimizer_of(model, "muon")
     output = model.core.unet.out.weight
@@ -124,7 +124,7 @@ def test_muon_leaves_out_the_output_layer_where_the_unet_ends_in_it() -> None:
 
 def test_a_frozen_head_stays_the_output_layer() -> None:
     config = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=4)
-    model = build_model("convgnp", config, seed=0)
+    model: Any = build_model("convgnp", config, seed=0)
     assert model.core.head is not None
     model.core.head.requires_grad_(False)
     stacks = optimizer_of(model, "muon").muon.stacks
@@ -202,7 +202,7 @@ def test_the_gradient_is_clipped_to_the_norm_and_its_norm_before_is_returned() -
 @pytest.mark.parametrize("kind", ["adam", "muon"])
 def test_frozen_parameters_stay_and_old_gradients_are_dropped(kind: Any) -> None:
     small = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=2)
-    model = build_model("convgnp", small, seed=0)
+    model: Any = build_model("convgnp", small, seed=0)
     model.core.unet.down[0].requires_grad_(False)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 100.0)

@@ -3,11 +3,12 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from danp_lib.data.generators import NOISY
+from danp_lib.data.generators import NOISY, PRIORS, Sawtooth
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.convnp import ConvNPConfig, paper_config
 from danp_lib.models.danp import DANPConfig
@@ -170,9 +171,19 @@ def test_a_configuration_of_another_model_is_refused() -> None:
         build_model("danp", ConvNPConfig(), seed=0)
 
 
+def test_a_model_and_a_prior_without_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "cnp", object)
+    with pytest.raises(ValueError, match=r"^model must be one of danp, .*'cnp'"):
+        recipe("fast", model="cnp", dataset="gp")
+    monkeypatch.setitem(PRIORS, "triangle", Sawtooth())
+    assert recipe("fast", model="convgnp", dataset="triangle").task_generator == Sawtooth()
+    with pytest.raises(ValueError, match=r"^dataset of a danp must be one of sawtooth, .*'triang"):
+        recipe("fast", model="danp", dataset="triangle")
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_fast_recipe_conditions_joint_gaussians(model: str) -> None:
     for name in RECIPES:
-        config = recipe(name, model=model, dataset="gp").model_config
+        config: Any = recipe(name, model=model, dataset="gp").model_config
         base = config.base if isinstance(config, DANPConfig) else config
         assert base.conditioned == (name == "fast" and model in ("danp", "convgnp"))

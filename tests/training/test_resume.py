@@ -30,7 +30,8 @@ from training_runs import (
 
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
-from danp_lib.models.convnp import ConvGNP, NeuralProcess
+from danp_lib.models.base import NeuralProcess
+from danp_lib.models.convnp import ConvGNP
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
