@@ -10,7 +10,17 @@ from functools import cache
 from inspect import get_annotations
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
@@ -73,15 +83,25 @@ def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:
 def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
     """The types of the fields that the constructor takes, and the names without a default."""
     hints = get_type_hints(cls, include_extras=True)
-    own = {} if "__dataclass_params__" in vars(cls) else get_annotations(cls)
-    if missed := [name for name, kind in own.items() if "ClassVar" not in str(kind)]:
-        raise ValueError(
-            f"{cls.__name__} must be a frozen dataclass, or {missed[0]} is no field of it: put "
-            "@dataclass(frozen=True) before the class."
-        )
+    known = {field.name for field in fields(cls)}
+    for base in cls.__mro__:
+        if not issubclass(base, Configuration) or "__dataclass_params__" in vars(base):
+            continue
+        new = [
+            n for n in get_annotations(base) if n not in known and not _is_class_variable(hints[n])
+        ]
+        if missed := [*new, *(name for name in vars(base) if name in known)]:
+            raise ValueError(
+                f"{base.__name__} must be a frozen dataclass, for {missed[0]} to be a field of it: "
+                "put @dataclass(frozen=True) before the class."
+            )
     taken = [field for field in fields(cls) if field.init]
     required = [f.name for f in taken if f.default is MISSING and f.default_factory is MISSING]
     return {field.name: hints[field.name] for field in taken}, required
+
+
+def _is_class_variable(kind: Any) -> bool:
+    return kind is ClassVar or get_origin(kind) is ClassVar
 
 
 @cache

@@ -215,8 +215,25 @@ def test_fields_of_what_is_no_dataclass_are_refused() -> None:
         kind: ClassVar[str] = "fine"
         height: float = 2.0
 
-    with pytest.raises(ValueError, match=r"^Forgotten must be a frozen dataclass, or height is no"):
-        Forgotten()
+    class Below(Forgotten):
+        pass
+
+    class Assigned(Checked):
+        count = 7
+
+    for kind, name in ((Forgotten, "height"), (Below, "height"), (Assigned, "count")):
+        owner = "Forgotten" if kind is Below else kind.__name__
+        message = rf"^{owner} must be a frozen dataclass, for {name} to be a field of it: put @data"
+        with pytest.raises(ValueError, match=message):
+            kind()
+
+
+def test_a_subclass_without_fields_of_its_own_needs_no_decorator() -> None:
+    class Same(Checked):
+        kind: ClassVar[str] = "fine"
+        count: int
+
+    assert Same(count=2).count == 2
 
 
 def test_a_type_without_a_rule_is_refused() -> None:

@@ -115,7 +115,27 @@ class TaskGenerator(Configuration, ABC):
 
 @dataclass(frozen=True)
 class Prior(TaskGenerator):
-    """A prior over functions: they can be evaluated at any input, and inputs are uniform."""
+    """A prior over functions: they can be evaluated at any input, and inputs are uniform.
+
+    One of your own is trained on as it is, on any domain that the model has too. Stored tasks of it
+    are scored by ``danp evaluate triangle.safetensors --tasks tasks.safetensors``:
+
+    .. code-block:: python
+
+        @dataclass(frozen=True)
+        class Triangle(Prior):
+            def sample_outputs(self, x, *, generator):
+                phase = torch.rand(len(x), 1, 1, generator=generator)
+                return (torch.remainder(x + phase, 1.0) - 0.5).abs()
+
+        prior = Triangle(domain=(0.0, 10.0))
+        base = ConvNPConfig(domain=(0.0, 10.0), conditioned=True)
+        model = build_model("danp", DANPConfig(base=base, num_levels=2, beta=0.2), seed=0)
+        train(model, prior, TrainingConfig(num_steps=2000), folder="run")
+        save_checkpoint("triangle.safetensors", model, task_generator=prior)
+        generator = torch.Generator().manual_seed(1)
+        save_tasks("tasks.safetensors", prior.sample_task(100, pool_size=512, generator=generator))
+    """
 
     @abstractmethod
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:

@@ -77,10 +77,10 @@ def score_marginals(
     def score(one: Task, *, generator: torch.Generator) -> MarginalRecord:
         start = time.perf_counter()
         sampled: dict[str, Any] = {"num_samples": num_samples, "generator": generator}
-        predictive = model.predict(one.context, one.xt, **(sampled if model.num_levels else {}))
+        predictive = model.predict(one.context, one.xt, **(sampled if model.is_sampled else {}))
         return marginal_record(predictive, one, start=start)
 
-    summarize = partial(Marginals.summarize, num_samples=num_samples if model.num_levels else 1)
+    summarize = partial(Marginals.summarize, num_samples=num_samples if model.is_sampled else 1)
     return score_each(score, task, summarize, **options)
 
 

@@ -181,7 +181,7 @@ def run_benchmark(
     configuration = to_dict(getattr(model, "config", model))
     estimator = options.get("estimator", "both")
     measured = estimator + DEFENDED * defended if content is Evaluation else kind.key
-    is_sampled = model.num_levels > 0 or (estimator in get_args(Rollouts) and origin.weights)
+    is_sampled = model.is_sampled or (estimator in get_args(Rollouts) and origin.weights)
     if kind.kept is not None and is_sampled and folder is not None:
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():

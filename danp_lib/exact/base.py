@@ -15,7 +15,8 @@ from danp_lib.distributions.mixture import Mixture
 class Oracle(Configuration, ABC):
     """An exact predictive, in float64; a frozen dataclass of what its prior is."""
 
-    num_levels: ClassVar[int] = 0  #: 0, since nothing is sampled.
+    num_levels: ClassVar[int] = 0  #: 0, since there are no noise levels.
+    is_sampled: ClassVar[bool] = False  #: False, since nothing is sampled.
     autoregressive: ClassVar[bool] = False  #: False, since :meth:`log_prob` is the joint density.
 
     @abstractmethod

@@ -165,14 +165,16 @@ class Fitted:
     def _check_precision(self, **inputs: Tensor) -> None:
         """Refuse inputs whose rounding moves them by a tenth of a cell of the model's grid."""
         finest = float(torch.tensor(self.scaling.x_unit).min())
-        cell = finest * self.model.grid_spacing
+        box = self.model.domain
+        widths = (high - low for low, high in zip(box.lower, box.upper, strict=True))
+        cell = finest * (self.model.grid_spacing or 1e-3 * min(widths))
         for name, x in inputs.items():
             # What is off the domain, or infinite, is refused for that.
             if not x.is_floating_point() or x.dtype == torch.float64 or not x.numel():
                 continue
             largest = float(x.abs().max())
             step = torch.finfo(x.dtype).eps * largest
-            if 0.0 < 0.1 * cell < step < math.inf:
+            if 0.1 * cell < step < math.inf:
                 raise ValueError(
                     f"{name} must be in float64: {x.dtype} tells inputs near {largest:g} apart "
                     f"by {step:.2g} only, and the model by {cell:.2g}."

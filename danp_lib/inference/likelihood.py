@@ -107,7 +107,7 @@ def log_likelihood(
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
             uniform whatever is asked for.
-        generator: Source of randomness, which a DANP and a rollout need.
+        generator: Source of randomness, which samples and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
     """
     checked(Estimator | Rollouts, estimator, "estimator")
@@ -117,12 +117,12 @@ def log_likelihood(
     task.check()
     if task.batch_size == 0:
         raise ValueError("task must hold at least one task, got a batch of 0.")
-    sampled = model.num_levels > 0
+    sampled = model.is_sampled
     drawn = num_samples if sampled else 1
     rolled_out = estimator in get_args(Rollouts) or model.autoregressive
     if generator is None and (sampled or rolled_out):
         raise ValueError(
-            "generator must be a torch.Generator, which a DANP and a rollout need, got None."
+            "generator must be a torch.Generator, which samples and a rollout need, got None."
         )
     options: Any = {"num_samples": num_samples, "generator": generator, "chunk_size": chunk_size}
     used: str = estimator
@@ -137,10 +137,9 @@ def log_likelihood(
     elif isinstance(model, Oracle):
         terms = model.log_prob(task.context, task.target).unsqueeze(1)
         passes, used = 0, "exact"
-    elif not isinstance(model, DANP) or not sampled:
+    elif not isinstance(model, DANP) or model.num_levels == 0:
         terms = _terms(model.predict(task.context, task.xt, **options), task.yt)
-        drawn = terms.shape[1]
-        passes, used = task.batch_size * drawn, "exact" if drawn == 1 else "model"
+        passes, used = task.batch_size * drawn, "model" if sampled else "exact"
     else:
         options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}
         rows = range(task.batch_size)
@@ -179,7 +178,7 @@ def log_weights(
     With the same seed, fewer samples are the first ones of more, an even number of them for
     ``"both"``: one run gives the estimates of all smaller S, but not of a model that weights its
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
-    :func:`log_likelihood`. A model without levels has one term.
+    :func:`log_likelihood`. A model without levels has one for each component of its prediction.
     """
     check_kind(Task, task=task)
     if task.batch_size != 1:
@@ -189,7 +188,8 @@ def log_weights(
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
     if model.num_levels == 0:
-        return model.predict(task.context, task.xt).log_prob(task.yt)
+        options: Any = {"num_samples": num_samples, "generator": generator}
+        return _terms(model.predict(task.context, task.xt, **options), task.yt)[0]
     weighted = model.config.base.largest_noise > 0.0
     if weighted and estimator == "noising":
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from danp_lib._random import spawn
 from danp_lib.data.domain import Domain
 from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import PointSet, check_kind
@@ -25,7 +26,8 @@ class NeuralProcess(nn.Module, ABC):
 
     Only a :class:`~danp_lib.models.danp.DANP` has levels: its configuration is asked for
     ``schedule`` and ``num_auxiliary``, and it is sampled by ``denoise``. A model with other latent
-    variables predicts a mixture with a component for each of their samples.
+    variables says so by :attr:`is_sampled`, and predicts a mixture with a component for each of
+    their samples.
 
     A model is constructed from its configuration and listed in
     :data:`~danp_lib.models.registry.MODELS`.
@@ -45,6 +47,11 @@ class NeuralProcess(nn.Module, ABC):
         return 0
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether a prediction has samples, from a generator that it then needs."""
+        return self.num_levels > 0
+
+    @property
     @abstractmethod
     def domain(self) -> Domain:
         """The box that inputs must lie in."""
@@ -56,7 +63,10 @@ class NeuralProcess(nn.Module, ABC):
 
     @abstractmethod
     def level_predictive(self, batch: MaskedTask) -> LowRankNormal:
-        """The predictive of the batch's targets at its level, without checks, for training."""
+        """The predictive of the batch's targets at its level, without checks, for training.
+
+        Training maximizes its density; another objective takes a loop of your own.
+        """
 
     @abstractmethod
     def context_log_density(self, context: PointSet) -> Tensor:
@@ -95,23 +105,23 @@ class NeuralProcess(nn.Module, ABC):
         self.check({"context": context})
         self.check_context(context)
         predict = unchecked_contexts()(self.predict)
-        state: Tensor | None = None
+        if not self.is_sampled:
+            return lambda xt: predict(context, xt)
+        check_kind(torch.Generator, generator=generator)
+        assert generator is not None
+        device, state = generator.device, generator.get_state()
+        spawn(generator, 1)  # what draws from it next has other samples
+        options: Any = {"num_samples": num_samples, "chunk_size": chunk_size}
 
         def predictive(xt: Tensor) -> Predictive:
-            nonlocal state
-            source = generator
-            if source is not None and state is None:
-                state = source.get_state()
-            elif source is not None and state is not None:
-                source = torch.Generator(source.device).set_state(state)
-            options: Any = {"num_samples": num_samples, "chunk_size": chunk_size}
-            return predict(context, xt, generator=source, **options)
+            again = torch.Generator(device).set_state(state)
+            return predict(context, xt, generator=again, **options)
 
         return predictive
 
     def check(self, sets: Mapping[str, PointSet], **inputs: Tensor) -> None:
         """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""
-        dtype, domain = next(self.parameters()).dtype, self.domain
+        dtype, domain = next((p.dtype for p in self.parameters()), None), self.domain
         check_kind(PointSet, **sets)
         check_kind(Tensor, **inputs)
         for name, x in inputs.items():
@@ -124,7 +134,7 @@ class NeuralProcess(nn.Module, ABC):
         inside: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
         inside |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
         for name, (x, mask) in inside.items():
-            if x.dtype != dtype:
+            if dtype is not None and x.dtype != dtype:
                 raise ValueError(f"{name} must have the model's dtype {dtype}, got {x.dtype}.")
             domain.check(name, x, mask)
         sizes = {name.removesuffix(".x"): len(x) for name, (x, _) in inside.items()}

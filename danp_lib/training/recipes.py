@@ -55,6 +55,7 @@ _TRAINING = {
     ),
 }
 RECIPES = tuple(_TRAINING)
+MODELS_WITH_RECIPES = ("danp", "convcnp", "convgnp", "ar-convcnp")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def recipe(
     F than Table 2's, beta gives the same noise variance at the last level.
     """
     check_choice("recipe", name, RECIPES)
-    check_choice("model", model, ("danp", "convcnp", "convgnp", "ar-convcnp"))
+    check_choice("model", model, MODELS_WITH_RECIPES)
     check_choice("dataset", dataset, PRIORS)
     if num_levels is not None and model != "danp":
         raise ValueError(f"num_levels is for a danp: a {model} has no levels.")

@@ -50,7 +50,7 @@ def test_columns_are_aligned() -> None:
     assert aligned(rows, left={0}) == ["name         n", "a       10,000", "longer"]
 
 
-def test_every_warning_of_a_kind_is_said_and_the_others_are_as_they_were(
+def test_every_warning_of_a_kind_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = warnings.showwarning
@@ -85,12 +85,16 @@ def test_a_seed_and_a_device_that_are_none_are_refused(
 
 
 class TestStartRun:
-    def test_a_folder_holds_both_and_a_file_has_its_run_beside_it(self, here: Path) -> None:
-        threads = torch.get_num_threads()
+    def test_a_folder_holds_both_and_a_file_has_its_run_beside_it(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads: list[int] = []
+        monkeypatch.setattr(torch, "set_num_threads", threads.append)
         assert start_run(here, "danp-gp", None) == (here / "danp-gp.safetensors", here)
         file = here / "mine.safetensors"
-        assert start_run(file, "danp-gp", threads) == (file, here / "mine.run")
-        assert torch.get_num_threads() == threads
+        assert threads == []
+        assert start_run(file, "danp-gp", 3) == (file, here / "mine.run")
+        assert threads == [3]
 
     def test_what_another_run_has_made_is_not_replaced(self, here: Path) -> None:
         file = here / "mine.safetensors"

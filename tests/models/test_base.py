@@ -22,6 +22,7 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.data.scaling import Scaling
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
+from danp_lib.evaluation.marginals import score_marginals
 from danp_lib.evaluation.score import evaluate
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
@@ -101,6 +102,7 @@ class Latent(DeepSet):
     """A latent neural process: the representation has noise, S draws of it."""
 
     name = "latent"
+    is_sampled = True
 
     @torch.no_grad()
     def predict(
@@ -116,10 +118,31 @@ class Latent(DeepSet):
         r = self.represent(context)
         each: list[Any] = []
         for _ in range(num_samples):
+            assert generator is not None
             eps = torch.randn(r.shape, dtype=r.dtype, generator=generator)
             each.append(self.decode(r + eps, xt).map(lambda part: part.unsqueeze(1)))
         parts = LowRankNormal.cat(each, dim=1)
         return Mixture(torch.zeros(parts.batch_shape), parts)
+
+
+class TwoValued(DeepSet):
+    """A mixture in closed form: an output is near 0 or near 1."""
+
+    name = "two-valued"
+
+    @torch.no_grad()
+    def predict(
+        self,
+        context: PointSet,
+        xt: Tensor,
+        *,
+        num_samples: int = 256,
+        generator: torch.Generator | None = None,
+        chunk_size: int = 256,
+    ) -> Mixture:
+        y = torch.tensor([0.0, 1.0]).reshape(1, 2, 1, 1).expand(len(xt), 2, xt.shape[1], 1)
+        parts = LowRankNormal(y, y[..., :0], torch.full_like(y, 1e-4))
+        return Mixture(torch.tensor([0.3, 0.7]).log().expand(len(xt), 2), parts)
 
 
 def built(kind: type[DeepSet], dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -169,6 +192,13 @@ def test_a_model_without_a_grid_is_trained_stored_scored_and_used(
         compile_unet(loaded, batch_size=2)  # type: ignore[arg-type]
 
 
+def test_inputs_that_float32_cannot_tell_apart_are_refused_without_a_grid_too() -> None:
+    scaling = Scaling(x_offset=1.7e9, x_unit=10.0, y_offset=0.0, y_unit=1.0)
+    fitted, xt = Fitted(built(DeepSet), scaling), torch.tensor([1.7e9, 1.7e9 + 7]).reshape(1, 2, 1)
+    with pytest.raises(ValueError, match=r"^x must be in float64"):
+        fitted.predict(PointSet.empty(dtype=torch.float64), xt)
+
+
 def test_a_context_unlike_those_of_training_is_told() -> None:
     model, context, xt = built(DeepSet), draw_set(1, 5, 0).to(torch.float32), torch.zeros(1, 1, 1)
     model.training_contexts = TrainingContexts.measure(model, Sawtooth(), (0, 30), per_range=4)
@@ -179,7 +209,7 @@ def test_a_context_unlike_those_of_training_is_told() -> None:
         ar_sample(model, context, xt, num_samples=2, generator=rng())
 
 
-@pytest.mark.parametrize("kind", [DeepSet, Latent])
+@pytest.mark.parametrize("kind", [DeepSet, Latent, TwoValued])
 def test_samples_of_a_rollout_come_from_what_the_model_predicts(kind: type[DeepSet]) -> None:
     model, task = built(kind), some_tasks(1)
     x = task.xt[:, :1]
@@ -189,6 +219,7 @@ def test_samples_of_a_rollout_come_from_what_the_model_predicts(kind: type[DeepS
         below = (samples.double() <= predictive.quantile(level)).double().mean()
         # Four standard errors of either side.
         assert float(below) == pytest.approx(level, abs=4 * math.sqrt(2 * 0.25 / 4000))
+    assert float(samples.var()) == pytest.approx(float(predictive.variance), rel=0.1)
 
 
 class TestLatent:
@@ -199,6 +230,32 @@ class TestLatent:
         torch.testing.assert_close(found.values, mixture.log_prob(task.yt))
         assert (found.estimator, found.num_samples, found.forward_passes) == ("model", 7, 21)
         assert ((found.effective_sample_size > 1.0) & (found.effective_sample_size < 7.0)).all()
+
+    def test_one_sample_is_a_sample(self) -> None:
+        found = log_likelihood(built(Latent), some_tasks(), num_samples=1, generator=rng(3))
+        assert (found.estimator, found.num_samples) == ("model", 1)
+
+    def test_a_rollout_says_how_many_samples_it_had(self) -> None:
+        model, task = built(Latent), some_tasks()
+        options: Any = {"num_samples": 7, "generator": rng(3)}
+        found = log_likelihood(model, task, estimator="autoregressive", **options)
+        assert found.num_samples == 7
+        assert found.effective_sample_size.isnan().all()
+
+    def test_scores_of_its_marginals_come_out_again(self) -> None:
+        model, task = built(Latent), some_tasks()
+        one, again = (score_marginals(model, task, num_samples=5, generator=rng(1)) for _ in "ab")
+        assert one.num_samples == 5
+        assert [task.crps for task in one.tasks] == [task.crps for task in again.tasks]
+
+    def test_it_needs_a_generator(self) -> None:
+        model, task = built(Latent), some_tasks()
+        with pytest.raises(
+            ValueError, match=r"^generator must be a torch\.Generator, which samples"
+        ):
+            log_likelihood(model, task)
+        with pytest.raises(ValueError, match=r"^generator must be a Generator, got NoneType"):
+            model.condition_on(task.context)
 
     def test_a_rollout_gives_each_target_the_samples_asked_for(self) -> None:
         model, task = built(Latent), some_tasks(1)
@@ -212,8 +269,10 @@ class TestLatent:
         model, task, generator = built(Latent), some_tasks(), rng(5)
         options: Any = {"num_samples": 3, "generator": generator}
         predict = model.condition_on(task.context, **options)
+        later = model.condition_on(task.context, **options)(task.xt)
+        with pytest.raises(ValueError, match=r"^xt "):
+            predict(task.xt + 100.0)
         first = predict(task.xt)
         assert_same(first, model.predict(task.context, task.xt, num_samples=3, generator=rng(5)))
         assert_same(predict(task.xt[:, 1:]), first.marginal(slice(1, None)), 1e-6)
-        other = model.condition_on(task.context, **options)(task.xt)
-        assert not torch.allclose(other.mean, first.mean)
+        assert not torch.allclose(later.mean, first.mean)

@@ -1,8 +1,10 @@
 """The loop: it learns, and says why where the loss is not finite."""
 
+import inspect
 import json
 import math
 import signal
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,13 @@ from training_runs import (
 )
 
 from danp_lib._random import spawn
-from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
+from danp_lib.data.generators import GaussianProcess, Prior, Sawtooth, TaskGenerator
 from danp_lib.inference.compiling import can_compile
+from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.danp import DANPConfig
+from danp_lib.storage.checkpoint import read_header, save_checkpoint
+from danp_lib.storage.tasks import load_tasks, save_tasks
+from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import NonFiniteLossError, TrainingStep, Update, train
 from danp_lib.training.objective import (
     batch_log_likelihood,
@@ -32,6 +39,7 @@ from danp_lib.training.objective import (
     validation_log_likelihoods,
 )
 from danp_lib.training.optim import Optimizer
+from danp_lib.training.recipes import build_model
 from danp_lib.training.resume import Record, RunState
 
 
@@ -219,6 +227,27 @@ def test_training_touches_no_global_generator() -> None:
 def test_a_time_that_is_none_is_refused(minutes: float) -> None:
     with pytest.raises(ValueError, match="max_minutes must be a finite number >= 0"):
         train(tiny(), Sawtooth(), RUN, max_minutes=minutes)
+
+
+def test_the_example_of_a_prior_of_ones_own_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, code = inspect.cleandoc(Prior.__doc__ or "").split(".. code-block:: python\n")
+    code = textwrap.dedent(code)
+    assert code.count("num_steps=2000") == code.count("sample_task(100") == 1
+    code = code.replace("num_steps=2000", "num_steps=2, num_validation_batches=1")
+    functions: list[Any] = [dataclass, torch, train, build_model, save_checkpoint, save_tasks]
+    classes = [Prior, ConvNPConfig, DANPConfig, TrainingConfig]
+    known: dict[str, Any] = {one.__name__: one for one in (*functions, *classes)}
+    exec(code, known)
+    prior = known["prior"]
+    header = read_header(tmp_path / "triangle.safetensors", task_generators=[known["Triangle"]])
+    assert header.task_generator == prior
+    tasks = load_tasks(tmp_path / "tasks.safetensors")
+    assert tasks.batch_size == 100
+    assert ((tasks.yt >= 0.0) & (tasks.yt <= 0.5)).all()
+    assert tasks.xt.max() > 9.0
 
 
 def test_what_is_no_model_no_prior_and_no_run_is_refused() -> None:
