@@ -130,11 +130,13 @@ class Prior(TaskGenerator):
 
         prior = Triangle(domain=(0.0, 10.0))
         base = ConvNPConfig(domain=(0.0, 10.0), conditioned=True)
-        model = build_model("danp", DANPConfig(base=base, num_levels=2, beta=0.2), seed=0)
+        config = DANPConfig(base=base, num_levels=2, beta=0.2)
+        model = build_model("danp", config, seed=0)
         train(model, prior, TrainingConfig(num_steps=2000), folder="run")
         save_checkpoint("triangle.safetensors", model, task_generator=prior)
         generator = torch.Generator().manual_seed(1)
-        save_tasks("tasks.safetensors", prior.sample_task(100, pool_size=512, generator=generator))
+        tasks = prior.sample_task(100, pool_size=512, generator=generator)
+        save_tasks("tasks.safetensors", tasks)
     """
 
     @abstractmethod
