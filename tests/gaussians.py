@@ -1,12 +1,17 @@
 """Gaussians and mixtures that tests are about."""
 
 import torch
+from hypothesis import settings
 from randomness import rng
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
+
+RANKS = [0, 1, 3, 5, 8]  # of five points: below, equal and above
+
+property_test = settings(deadline=None, max_examples=30, derandomize=True)
 
 
 def normal(

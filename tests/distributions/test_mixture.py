@@ -6,18 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gaussians import dense, mixture, normal, values
-from hypothesis import given, settings
+from gaussians import RANKS, dense, mixture, normal, property_test, values
+from hypothesis import given
 from hypothesis import strategies as st
 from randomness import rng
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-
-RANKS = [0, 1, 3, 5, 8]  # of five points: below, equal and above
-
-property_test = settings(deadline=None, max_examples=30, derandomize=True)
 
 
 class TestMixture:
