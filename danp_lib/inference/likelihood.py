@@ -138,7 +138,8 @@ def log_likelihood(
         terms = model.log_prob(task.context, task.target).unsqueeze(1)
         passes, used = 0, "exact"
     elif not isinstance(model, DANP) or model.num_levels == 0:
-        terms = _terms(model.predict(task.context, task.xt, **options), task.yt)
+        predictive = model.predict(task.context, task.xt, **options)
+        terms = _terms(predictive, task.yt) if sampled else predictive.log_prob(task.yt)[:, None]
         passes, used = task.batch_size * drawn, "model" if sampled else "exact"
     else:
         options |= {"estimator": estimator, "auxiliary_inputs": auxiliary_inputs}

@@ -222,6 +222,14 @@ def test_samples_of_a_rollout_come_from_what_the_model_predicts(kind: type[DeepS
     assert float(samples.var()) == pytest.approx(float(predictive.variance), rel=0.1)
 
 
+def test_a_mixture_in_closed_form_is_no_sample() -> None:
+    model, task = built(TwoValued), some_tasks()
+    found = log_likelihood(model, task)
+    torch.testing.assert_close(found.values, model.predict(task.context, task.xt).log_prob(task.yt))
+    assert (found.estimator, found.num_samples, found.forward_passes) == ("exact", 1, 3)
+    assert found.effective_sample_size.tolist() == [1.0, 1.0, 1.0]
+
+
 class TestLatent:
     def test_the_likelihood_is_that_of_its_mixture(self) -> None:
         model, task = built(Latent), some_tasks()
