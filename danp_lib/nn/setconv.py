@@ -30,22 +30,24 @@ def _squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
     return reduce(add, ((a.unsqueeze(-1) - b.unsqueeze(-2)).square_() for a, b in along_axes))
 
 
-def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> Tensor | None:
-    """Indices of the points of an even grid that count at each input, ``(batch, n, window)``.
+def _near(x: Tensor, grid: Tensor, log_scale: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Indices of the points of an even grid that count at each input, and squared distances.
 
-    ``None`` where all are summed over: off the CPU, in float64, on a grid of several dimensions,
-    in compiled code, for derivatives by the inputs, and at a length scale as large as the grid.
+    Both are ``(batch, n, window)``. They are ``None`` and ``(batch, n, grid)`` where all points
+    count: off the CPU, in float64, on a grid of several dimensions, in compiled code, for
+    derivatives by the inputs, and at a length scale as large as the grid.
     """
     can_skip = grid.device.type == "cpu" and grid.shape[1] == 1 and grid.dtype != torch.float64
     if not can_skip or x.requires_grad or torch.compiler.is_compiling():
-        return None
-    first, last = grid[[0, -1], 0].tolist()
+        return None, _squared_distances(x, grid[None])
+    first, last = grid[0].item(), grid[-1].item()
     spacing, radius = (last - first) / (len(grid) - 1), RADIUS * log_scale.exp().item()
     if not 2.0 * radius / spacing < len(grid) - 2:
-        return None
+        return None, _squared_distances(x, grid[None])
     window = math.ceil(2.0 * radius / spacing) + 1
     start = ((x - (first + radius)) / spacing).ceil_().clamp_(0, len(grid) - window).nan_to_num_()
-    return start.long() + torch.arange(window)
+    near = start.long() + torch.arange(window)
+    return near, (x - grid[:, 0][near]).square_()
 
 
 def _weighted_sum(
@@ -165,8 +167,17 @@ class SetConvEncoder(nn.Module):
         # A padded entry may be NaN: it must be replaced, in x too, since 0 * NaN is NaN.
         x, y, mask = points.blanked().parts
         values = torch.cat([mask.unsqueeze(-1).to(y.dtype), y], dim=-1).mT
-        squared = _squared_distances(x, grid[None])
-        sums = _weighted_sum(squared, self.log_scale[index], lambda weights: values @ weights)
+        near, squared = _near(x, grid, self.log_scale[index])
+
+        def contract(weights: Tensor) -> Tensor:
+            if near is None:
+                return values @ weights
+            zeros = grid.new_zeros(len(values), 2, len(grid))
+            where = near.flatten(1).unsqueeze(1).expand(-1, 2, -1)
+            parts = values.unsqueeze(-1) * weights.unsqueeze(1)
+            return zeros.scatter_add(2, where, parts.flatten(2))
+
+        sums = _weighted_sum(squared, self.log_scale[index], contract)
         density, data = sums.split(1, dim=1)
         return torch.cat([density, data / (density + DENSITY_EPSILON)], dim=1)
 
@@ -201,11 +212,7 @@ class SetConvDecoder(nn.Module):
         matrix, at_each, bias = pointwise.weight.flatten(1), pointwise.bias, None
         if then is not None:
             matrix, at_each, bias = then.weight @ matrix, then.weight @ at_each, then.bias
-        near = _near(xt, grid, self.log_scale)
-        if near is None:
-            squared = _squared_distances(xt, grid[None])
-        else:
-            squared = (xt - grid[:, 0][near]).square_()
+        near, squared = _near(xt, grid, self.log_scale)
         sums = _weighted_sum(
             squared,
             self.log_scale,

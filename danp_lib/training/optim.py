@@ -114,7 +114,10 @@ class Optimizer:
 
     def clip_gradient(self) -> Tensor:
         """Scale the gradient down to the largest norm allowed; returns its norm before."""
-        return nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip or math.inf)
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        if self.config.gradient_clip is not None:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.config.gradient_clip, norm)
+        return norm
 
     def step(self) -> None:
         """Move the parameters and drop the gradients."""

@@ -18,10 +18,12 @@ from danp_lib.nn.setconv import DENSITY_EPSILON, SetConvDecoder, SetConvEncoder
 GRID = Grid(Domain.of((-2.0, 2.0)), 8, 0.25, 4).points()
 PLANE = Grid(Domain.of(((-2.0, 2.0), (-1.0, 1.0))), 4, 0.25, 1).points()
 seeds = st.integers(0, 2**32)
+# In float32 a sum is over the grid's points nearby, in float64 over all.
+either = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 
-def encoder(num_sets: int = 1) -> SetConvEncoder:
-    module = SetConvEncoder(num_sets, 0.125).double()
+def encoder(num_sets: int = 1, dtype: torch.dtype = torch.float64) -> SetConvEncoder:
+    module = SetConvEncoder(num_sets, 0.125).to(dtype)
     with torch.no_grad():
         module.log_scale.add_(0.3 * torch.arange(num_sets))
     return module
@@ -31,6 +33,11 @@ def draw(batch_size: int, size: int, seed: int, dim_x: int) -> PointSet:
     points = draw_set(batch_size, size, seed)
     others = draw_set(batch_size, size, seed + 1)
     return PointSet(torch.cat([points.x, others.x], dim=-1)[..., :dim_x], points.y)
+
+
+def real_set(size: int, dtype: torch.dtype = torch.float64) -> PointSet:
+    points = draw_set(2, size, 0)
+    return PointSet(points.x.to(dtype), points.y.to(dtype), points.mask)
 
 
 def gaussian(x1: Tensor, x2: Tensor, scale: Tensor) -> Tensor:
@@ -94,10 +101,28 @@ class TestEncoder:
         gradients = [torch.autograd.grad(r.sum(), module.log_scale)[0] for r in results]
         torch.testing.assert_close(gradients[1], gradients[0])
 
-    def test_second_derivatives_stop_at_the_length_scale(self) -> None:
-        module, points = encoder(), draw_set(2, 5, 0)
-        real = PointSet(points.x, points.y.requires_grad_(), points.mask)
-        loss = module(real, GRID, 0).square().sum()
+    @given(seeds, st.sampled_from([1, 3, 40]), st.sampled_from([0.03, 0.125, 1.0]), st.booleans())
+    def test_sums_are_those_over_the_whole_grid(
+        self, seed: int, size: int, scale: float, padded: bool
+    ) -> None:
+        points = draw_set(2, size, seed)
+        points = pad(points, 3, math.nan) if padded else points
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            y = points.y.to(dtype).requires_grad_()
+            module = SetConvEncoder(1, scale).to(dtype)
+            encoded = module(PointSet(points.x.to(dtype), y, points.mask), GRID.to(dtype), 0)
+            slopes = torch.autograd.grad(encoded.square().sum(), [y, module.log_scale])
+            results.append([encoded, *slopes])
+        for near, exact in zip(*results, strict=True):
+            tolerance = 1e-5 * float(exact.detach().abs().max()) + 1e-5
+            torch.testing.assert_close(near.double(), exact, rtol=1e-3, atol=tolerance)
+
+    @either
+    def test_second_derivatives_stop_at_the_length_scale(self, dtype: torch.dtype) -> None:
+        module, real, grid = encoder(dtype=dtype), real_set(5, dtype), GRID.to(dtype)
+        real.y.requires_grad_()
+        loss = module(real, grid, 0).square().sum()
         parts = torch.autograd.grad(loss, (module.log_scale, real.y), create_graph=True)
         for part in parts:
             with pytest.raises(RuntimeError, match=r"length scale.*log_scale"):
@@ -106,43 +131,46 @@ class TestEncoder:
         with pytest.raises(RuntimeError, match=r"length scale.*log_scale"):
             torch.autograd.grad(by_scale.sum(), real.y)
         (by_outputs,) = torch.autograd.grad(parts[1].sum(), real.y)
-        frozen = encoder().requires_grad_(False)
-        loss = frozen(real, GRID, 0).square().sum()
+        frozen = encoder(dtype=dtype).requires_grad_(False)
+        loss = frozen(real, grid, 0).square().sum()
         (first,) = torch.autograd.grad(loss, real.y, create_graph=True)
         (expected,) = torch.autograd.grad(first.sum(), real.y)
         torch.testing.assert_close(by_outputs, expected)
 
-    def test_first_derivatives_are_left_to_function_transforms(self) -> None:
-        module, points = encoder(), draw_set(2, 5, 0)
+    @either
+    def test_first_derivatives_are_left_to_function_transforms(self, dtype: torch.dtype) -> None:
+        module, points, grid = encoder(dtype=dtype), real_set(5, dtype), GRID.to(dtype)
 
         def loss(log_scale: Tensor) -> Tensor:
             arguments = {"log_scale": log_scale}
-            return torch.func.functional_call(module, arguments, (points, GRID, 0)).square().sum()
+            return torch.func.functional_call(module, arguments, (points, grid, 0)).square().sum()
 
         (expected,) = torch.autograd.grad(loss(module.log_scale), module.log_scale)
         torch.testing.assert_close(torch.func.grad(loss)(module.log_scale.detach()), expected)
 
+    @either
     @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own
-    def test_forward_derivatives_reach_the_length_scale(self) -> None:
-        module, points = encoder(), draw_set(2, 5, 0)
+    def test_forward_derivatives_reach_the_length_scale(self, dtype: torch.dtype) -> None:
+        module, points, grid = encoder(dtype=dtype), real_set(5, dtype), GRID.to(dtype)
 
         def loss(log_scale: Tensor, y: Tensor) -> Tensor:
-            arguments = (PointSet(points.x, y, points.mask), GRID, 0)
+            arguments = (PointSet(points.x, y, points.mask), grid, 0)
             encoding = torch.func.functional_call(module, {"log_scale": log_scale}, arguments)
             return encoding.square().sum()
 
         scale = module.log_scale.detach()
         gradient = torch.func.grad(loss)(scale, points.y)
-        one = torch.ones_like(scale)
-        by_scale = torch.func.jvp(lambda s: loss(s, points.y), (scale,), (one,))
+        by_scale = torch.func.jvp(lambda s: loss(s, points.y), (scale,), (torch.ones_like(scale),))
         torch.testing.assert_close(by_scale[1], gradient.sum())
         # Those of the derivatives by the outputs, too, by the rule of difference quotients.
         by_outputs = torch.func.grad(loss, argnums=1)
         for transform in (torch.func.jacrev, torch.func.jacfwd):
             mixed = transform(by_outputs)(scale, points.y)
-            step = 1e-5 * one
+            step = torch.finfo(dtype).eps ** (1 / 3)
             upper, lower = (by_outputs(scale + sign * step, points.y) for sign in (1, -1))
-            torch.testing.assert_close(mixed[..., 0], (upper - lower) / 2e-5)
+            expected = (upper - lower) / (2.0 * step)
+            atol = 1e3 * step**2 * float(expected.abs().max())
+            torch.testing.assert_close(mixed[..., 0], expected, rtol=0.0, atol=atol)
 
     def test_nothing_encodes_as_zero(self) -> None:
         empty = PointSet.empty(2, dtype=torch.float64)
