@@ -155,8 +155,9 @@ def sample_augmented_task(
 ) -> AugmentedTask:
     """Draw augmented tasks; see :meth:`TaskGenerator.sample_task`.
 
-    All levels have ``num_targets`` points, each at inputs of its own (paper, above Equation 3), or
-    with ``shared_inputs`` at those of the targets, each level noised into the next (Figure 1).
+    All levels have ``num_targets`` points, each at inputs of its own, as where the model samples
+    them (paper, above Equation 3), or with ``shared_inputs`` at those of the targets, each level
+    noised into the next (Section 2.1, Figure 1).
     """
     num_sets = 1 if shared_inputs else schedule.num_levels + 1
     sizes: Any = {"context_size": context_size, "num_targets": num_targets, "num_sets": num_sets}

@@ -38,7 +38,7 @@ class Marginals:
     coverage_50: float
     coverage_90: float
     num_tasks: int  #: Number of tasks.
-    #: S, the number of components of a DANP's mixture; 1 where nothing is sampled.
+    #: S, the number of a DANP's samples, one where nothing is sampled.
     num_samples: int
     seconds: float  #: Sum over the tasks.
     tasks: tuple[MarginalRecord, ...]  #: What it is all computed from.

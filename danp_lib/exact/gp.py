@@ -79,9 +79,10 @@ class NoisyGaussianProcessOracle(Oracle):
     r"""Exact regression on noisy observations of a Gaussian process, of targets as noisy.
 
     Given the standard deviation of the noise, this is :class:`GaussianProcessOracle` with its
-    square as u and v. One that is log-uniform on a range is integrated out: a mixture over the
-    midpoints of ``num_nodes`` parts of the range, weighted by how likely the context is under each.
-    Eight times the default's nodes change the log-density by less than 1e-3 nats per target.
+    square, plus the jitter of the tasks, as u and v. One that is log-uniform on a range is
+    integrated out: a mixture over the midpoints of ``num_nodes`` parts of the range, weighted by
+    how likely the context is under each. Eight times the default's nodes change
+    the log-density by less than 1e-3 nats per target.
     """
 
     noise: PositiveFloat | NoiseRange  #: Standard deviation in units of y, or its range.

@@ -27,7 +27,7 @@ class SawtoothOracle(WaveOracle):
     **Context.** One point (the leftmost, x') fixes psi. For every further point,
     :math:`\omega d (x - x') + y' - y` has to be an integer, up to ``tolerance``. That leaves an
     interval of frequencies for each integer in range: two points leave sixteen waves or fewer, and
-    four almost always one. A value beside a jump may be on either side of it.
+    three almost always one. A value beside a jump may be on either side of it.
 
     **Density of the targets.** Between two frequencies (or, without a context, phases) at which a
     target meets a jump, every target is linear in the parameter, and the integral of the Gaussian

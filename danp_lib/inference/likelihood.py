@@ -3,9 +3,11 @@ r"""The likelihood of a task under any model, and the estimators of a DANP's (pa
 The likelihood :math:`p_\theta(y_0 \mid D_c)` of a DANP is an integral over the auxiliary sets. The
 paper samples them from the model: ancestral samples. At small contexts hardly any of these is near
 the truth, and 50,000 are not enough. Samples that noise the true function forward always are; each
-gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the samples from either
-proposal, weighted by the balance heuristic (Veach and Guibas, 1995), work at every context size.
-All three estimates are unbiased, so that their logarithms are lower bounds in expectation. Where a
+gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the samples come from
+either proposal where the balance heuristic weights them (Veach and Guibas, 1995). This works at
+every context size on sawtooth waves; on square waves few of the samples count, and the estimate can
+be far too low. All three estimates are unbiased (where inputs come from a task's pool, on average
+over pools), so that their logarithms are lower bounds in expectation. Where a
 model weights its samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are
 ratios of two estimates, and forward-noised samples alone do not serve: all of them lie near the
 truth, so that they cannot estimate the mean weight over the model's own samples.
@@ -97,7 +99,8 @@ def log_likelihood(
             ConvGNP and an exact predictive need none, and an AR ConvCNP is rolled out, whatever
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
             ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
-            of the density of a rollout's samples, each of which has an order of its own.
+            of the density of a rollout's samples, each of which has an order of its own (of a
+            DANP without a defensive component that does not weight its samples).
             ``"orders-halved"`` does so with fewer samples the more points are known.
             ``"outward"`` is ``"autoregressive"``, and ``"orders-outward"`` is ``"orders-halved"``,
             in orders that lead outward from a target.

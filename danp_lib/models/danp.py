@@ -281,10 +281,10 @@ class DANP(ConvNeuralProcess):
         """The predictive at the targets, a mixture of one Gaussian per sample (paper, Equation 2).
 
         See :meth:`NeuralProcess.predict <danp_lib.models.base.NeuralProcess.predict>`; a
-        generator is needed unless F is 0. Whatever the chunk size, the mixture keeps
-        ``num_samples * targets * rank`` numbers. Auxiliary inputs are ``"uniform"``, which keeps
-        predictions at different targets consistent, or those of the targets, ``"target"``, as in
-        the paper's released code.
+        generator is needed unless F is 0. A defensive component is one Gaussian more. Whatever the
+        chunk size, the mixture keeps ``num_samples * targets * rank`` numbers. Auxiliary inputs are
+        ``"uniform"``, which keeps predictions at different targets consistent, or those of the
+        targets, ``"target"``, as in the paper's released code.
         """
         self.check({"context": context}, xt=xt)
         self.check_context(context)
