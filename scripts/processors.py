@@ -23,3 +23,6 @@ VARIANTS: dict[str, dict[str, str]] = {
     "four-threads": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"},
 }
 """Environment variables of each simulated processor."""
+
+OWN = {"AVX2": "avx2", "DEFAULT": "sse4"}
+"""What PyTorch calls a processor that is one of these by itself."""

@@ -15,6 +15,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 
 import margins_recorder
+import portable
 from margins import tight
 from margins_recorder import NOTES, instrument
 from portable import failed
@@ -120,3 +121,24 @@ def test_what_is_done_more_often_on_one_processor_is_told() -> None:
 )
 def test_a_failure_is_named(line: str, what: str | None) -> None:
     assert failed(line) == what
+
+
+@pytest.mark.parametrize(
+    ("capability", "tried"),
+    [("AVX512", ["as-is", "avx2", "sse4"]), ("AVX2", ["as-is", "sse4"])],
+)
+def test_what_this_processor_is_by_itself_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capability: str, tried: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def run(variant: str, paths: list[str]) -> list[str]:
+        asked.append(variant)
+        return []
+
+    monkeypatch.setattr(portable, "run", run)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    options = [f"--variant={variant}" for variant in ("as-is", "avx2", "sse4")]
+    monkeypatch.setattr(sys, "argv", ["portable.py", *options, "book"])
+    assert portable.main() == 0
+    assert asked == tried
