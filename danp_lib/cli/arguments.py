@@ -47,8 +47,8 @@ Defended = Annotated[
 ESTIMATOR = Option(
     help="model (as published), noising, both, or a rollout: autoregressive (in one random order), "
     "outward (in one by the distance from a random target), orders (the mean density over eight "
-    "random orders), orders-halved (likewise, with half the samples whenever the points known "
-    "double) or orders-outward (as orders-halved, in orders that lead outward)."
+    "random orders), orders-halved (likewise, with half the samples each time the number of known "
+    "points, plus one, doubles) or orders-outward (as orders-halved, in orders that lead outward)."
 )
 Dataset = Annotated[
     str | None, Option(help=f"{DATASET_NAMES}; with noise, sawtooth-noisy or gp-noisy.")

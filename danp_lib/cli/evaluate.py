@@ -49,8 +49,8 @@ _NUM_SAMPLES = Option(
     "point), for a DANP; 256 if left out. For the likelihood also paper: 50,000 for small contexts "
     "and 5,000 for others."
 )
-_PER_SIZE = Option(help="For samples: tasks of each context size; 1 if left out.")
-_MAX_SAMPLES = Option(help="For samples: leave out every number of samples above.")
+_PER_SIZE = Option(help="With --measure samples: tasks of each context size; 1 if left out.")
+_MAX_SAMPLES = Option(help="With --measure samples: the largest number of samples to try.")
 _COMPILED = Option("--compiled", help="Compile a DANP's network for 256 samples or more, on a CPU.")
 
 

@@ -53,12 +53,12 @@ def _length(text: str) -> float | str:
 _WIDTH = Option(
     parser=_length,
     metavar="NUMBER|DURATION",
-    help="Cut series into windows this wide, in units of x; for dates, years or such as 48h.",
+    help="Cut series into windows this wide: in units of x, or for dates in years or such as 48h.",
 )
 _PERIOD = Option(
     parser=_length,
     metavar="NUMBER|DURATION",
-    help="Take out a cycle this long, likewise, and put it back.",
+    help="Subtract a cycle this long (given as for --width), and add it back to predictions.",
 )
 _TASKS = Option(help="random, or forecast: targets after the context.")
 _HOLD_OUT_BY = Option(help="group, time (the last part) or blocks.")

@@ -108,7 +108,7 @@ class PointSet:
         return PointSet(*(part.expand(batch_size, *part.shape[1:]) for part in self.parts))
 
     def concat(self, other: PointSet) -> PointSet:
-        """The union with another batch of sets of the same size, along the points."""
+        """The union, set by set, with another batch of as many sets, along the points."""
         pairs = zip(self.parts, other.parts, strict=True)
         return PointSet(*(torch.cat(pair, dim=1) for pair in pairs))
 

@@ -110,8 +110,8 @@ def score_each(
     """The summary of tasks' records, each scored with a generator of its own, spawned from one.
 
     ``score(task, generator=...)`` makes the record of a batch of one.
-    The first tasks may be ``done``, by their records of an earlier call; ``keep`` is called with
-    the summary so far after every other one.
+    The first tasks may be ``done``, by their records of an earlier call; after each of the rest
+    ``keep`` is called with the summary so far.
     """
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:

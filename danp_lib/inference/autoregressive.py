@@ -57,12 +57,12 @@ def ar_log_prob(
     depends on a value, so both give densities.
 
     With a DANP each term is the log-density of its mixture over S samples, ``num_samples``. If S is
-    ``halved``, that is where no point is known, and half as many whenever the points known, plus
-    one, have doubled: :math:`S / 2^{\lfloor \log_2(1 + n) \rfloor}` with n of them, but one at
-    least. The fewer points are known, the more the samples differ. Where a DANP is defended, the
-    steps share the weight of the defensive component: :math:`\delta / N_t` each, so that a task
-    costs no more than :math:`-\log(1 - \delta)` nats, as in one prediction. The contexts, or the
-    samples, are computed ``chunk_size`` at a time. An exact predictive takes no passes.
+    ``halved``, that is where no point is known, and half as many each time the number n of known
+    points, plus one, doubles: :math:`S / 2^{\lfloor \log_2(1 + n) \rfloor}`, but one at least. The
+    fewer points are known, the more the samples differ. Where a DANP is defended, the steps share
+    the weight of the defensive component: :math:`\delta / N_t` each, so that a task costs no more
+    than :math:`-\log(1 - \delta)` nats, as in one prediction. The contexts, or the samples, are
+    computed ``chunk_size`` at a time. An exact predictive takes no passes.
     """
     check_kind(Task, task=task)
     task.check()

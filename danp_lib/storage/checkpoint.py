@@ -109,7 +109,12 @@ def read_header(
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
-    """Load a model onto a device, in evaluation mode; a :class:`CheckpointError` says why not."""
+    """Load a model onto a device, in evaluation mode.
+
+    Raises:
+        CheckpointError: If the file is no checkpoint, was changed, or does not fit.
+        FileNotFoundError: If there is none.
+    """
     path = Path(path)
     header, tensors = _read(path)
     # The weights drawn by the constructor are thrown away; the global seed stays where it was.
