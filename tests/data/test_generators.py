@@ -390,3 +390,16 @@ def test_sizes_that_are_none_are_refused(options: dict[str, Any], message: str) 
 def test_frequencies_without_a_phase_are_refused() -> None:
     with pytest.raises(ValueError, match=r"frequency must be a list of 2 .* with 1 <= lower"):
         Sawtooth(frequency=(0.2, 0.5))
+
+
+def test_outputs_are_those_at_the_rounded_inputs() -> None:
+    seen: list[Tensor] = []
+
+    class Spy(Sawtooth):
+        def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+            seen.append(x)
+            return super().sample_outputs(x, generator=generator)
+
+    task = Spy().sample_task(2, context_size=3, num_targets=4, generator=rng(0))
+    assert task.xt.dtype == torch.float32
+    assert torch.equal(seen[0], torch.cat([task.xc, task.xt], dim=1).double())

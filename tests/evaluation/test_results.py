@@ -32,7 +32,7 @@ from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.likelihood import NUM_ORDERS, Estimator
-from danp_lib.models.convnp import ConvNPConfig
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.storage.tasks import benchmark_tasks
 
@@ -348,3 +348,19 @@ def test_the_papers_numbers_of_samples_are_those_of_the_dataset(
     run_benchmark("ceiling-gp", Evaluation, num_samples=AS_IN_PAPER)
     run_benchmark("ceiling-sawtooth", Evaluation, num_samples=AS_IN_PAPER)
     assert [drawn(7) for drawn in seen] == [50_000, 5_000]
+
+
+def test_a_rollout_of_a_convgnp_is_kept_and_never_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=2)
+    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: ConvGNP(base))
+    monkeypatch.setattr(evaluation_results, "can_compile", lambda device: True)
+    how: Any = {"estimator": "outward", "folder": tmp_path, "compiled": True}
+    assert not run_benchmark("convgnp-gp", Evaluation, **how).origin.compiled
+    assert (tmp_path / "convgnp-gp-outward.partial.json").is_file()
+
+
+def test_the_default_number_of_samples_resumes(tmp_path: Path) -> None:
+    first, again = (run_benchmark(NAME, Evaluation, folder=tmp_path) for _ in range(2))
+    assert again.content == first.content

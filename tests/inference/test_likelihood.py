@@ -1,5 +1,6 @@
 """The likelihood estimators, against a model whose likelihood is known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,16 +16,17 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.exact.gp import GaussianProcessOracle
 from danp_lib.exact.oracles import ORACLES
-from danp_lib.inference.autoregressive import ar_log_prob
+from danp_lib.inference.autoregressive import ar_log_prob, ar_sample
 from danp_lib.inference.likelihood import (
     NUM_ORDERS,
     LogLikelihood,
+    _clean_points,
     effective_sample_size,
     log_likelihood,
     log_weights,
 )
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
-from danp_lib.models.danp import DANP, DANPConfig, log_mean
+from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig, log_mean
 from danp_lib.storage.tasks import benchmark_tasks
 
 Estimator = Literal["model", "noising", "both"]
@@ -533,3 +535,48 @@ def test_a_model_without_levels_has_one_term() -> None:
     terms = log_weights(model, task, num_samples=8, generator=rng(0))
     assert terms.shape == (1,)
     assert torch.equal(terms, model.predict(task.context, task.xt).log_prob(task.yt))
+
+
+class UnconditionedCore(LinearGaussianCore):
+    """The same predictives, whatever the configuration asks for."""
+
+    def predictive(
+        self, features: Tensor, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor
+    ) -> LowRankNormal:
+        return self.decode(features, xt, index)
+
+
+def test_a_model_that_weights_its_samples_has_one_likelihood_by_either_estimator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = {"conditioned": True, "observation_noise": 0.01, "largest_noise": 0.3}
+    settings: Any = SMALL | noise
+    base = ConvNPConfig(rank=1, **settings)
+    model = DANP(DANPConfig(base, 2, 0.5, POINTS)).double()
+    model.core = UnconditionedCore(base, num_sets=3).double()
+    by_value = lambda samples: 4.0 * samples.auxiliary[0].y.mean(dim=(1, 2))  # noqa: E731
+    monkeypatch.setattr(AuxiliarySamples, "log_weight", by_value)
+    own, both = (
+        log_likelihood(model, draw_task(), estimator=how, num_samples=6000, generator=rng(1)).values
+        for how in ("model", "both")
+    )
+    assert abs(float(own - both)) < 0.1
+
+
+def test_points_of_the_pool_differ_within_a_sample() -> None:
+    clean = _clean_points(random_danp(), draw_task(), "noising", "uniform", 9, rng(0))
+    x = torch.cat([points.x for points in clean], dim=1)
+    assert all(len(row.unique()) == row.numel() for row in x)
+
+
+def test_no_pass_holds_more_samples_than_a_chunk() -> None:
+    model, task, rows = random_danp(), draw_task(batch_size=2), []
+    model.core.unet.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    how: Any = {"num_samples": 7, "chunk_size": 3, "generator": rng(0)}
+    model.predict(task.context, task.xt, **how)
+    estimators: tuple[Estimator, ...] = ("model", "noising", "both")
+    for estimator in estimators:
+        log_likelihood(model, task, estimator=estimator, **how)
+    ar_log_prob(model, task, **how)
+    ar_sample(model, task.context, task.xt, **how)
+    assert max(rows) == 3

@@ -263,3 +263,22 @@ def test_with_noise_repeated_values_are_evidence_and_contradictory_ones_are_aver
     assert 0.25 < float(twice.variance) < float(once.variance)
     assert float((twice.mean - 0.3).abs()) < float((once.mean - 0.3).abs())
     torch.testing.assert_close(apart.mean, twice.mean)
+
+
+def test_contradictory_values_have_their_variance_multiplied_three_times() -> None:
+    def gaussian(points: int) -> LowRankNormal:
+        generator = torch.Generator().manual_seed(points)
+        loc, factor = torch.randn(1, points, 4, generator=generator).double().split([1, 3], dim=2)
+        return LowRankNormal(loc, factor, torch.full_like(loc, 0.1))
+
+    target, observed = gaussian(2), gaussian(4)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0]).reshape(1, 4, 1)
+    values, wide = PointSet(observed.loc, observed.loc + 30.0 * signs), observed
+    for _ in range(3):
+        residual = values.y - observed.loc
+        chi_square = residual.mT @ torch.linalg.solve(wide.covariance_matrix, residual)
+        growth = (float(chi_square) / 4) / 4.0
+        assert growth > 1.0
+        wide = LowRankNormal(observed.loc, observed.cov_factor, growth * wide.cov_diag)
+    actual = condition(target, [(observed, values)], max_chi_square=4.0)
+    assert_same(actual, condition(target, [(wide, values)]), 1e-8)

@@ -483,3 +483,10 @@ class TestErrors:
         ((name, value),) = change.items()
         with pytest.raises(ValueError, match=rf"^{name} .*{value}"):
             DANPConfig(**change)
+
+
+def test_every_auxiliary_input_is_drawn_by_itself() -> None:
+    model = seeded(DANP, DANPConfig(small_config(), 3, 0.2, 5))
+    generator = torch.Generator().manual_seed(0)
+    x = model.draw_inputs(4, generator=generator, dtype=torch.float64)
+    assert len(x.unique()) == x.numel()

@@ -13,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import MultivariateNormal
+from torch.nn import functional as F
 
 from danp_lib.data.generators import Sawtooth
+from danp_lib.data.noising import mask_levels
 from danp_lib.data.points import PointSet
-from danp_lib.distributions.gaussian import LowRankNormal
+from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ConvGNP, ConvNPConfig
+from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
+from danp_lib.models.convnp import ConvGNP, ConvNPConfig, ConvNPCore
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.models.noise import NoiseBelief
 from danp_lib.storage.pretrained import load_pretrained
@@ -117,12 +120,43 @@ def noisy_config() -> ConvNPConfig:
     return small_config(conditioned=True, observation_noise=LEAST, largest_noise=LARGEST)
 
 
-def test_levels_a_task_are_those_of_a_batch() -> None:
+def test_levels_a_task_are_those_of_each_task() -> None:
     model = seeded(DANP, DANPConfig(noisy_config(), 2, 0.2, 9))
-    context, xt = draw_set(2, 6, 0), draw_set(2, 4, 1).x
-    auxiliary = [draw_set(2, 5, 2 + f) for f in range(2)]
-    together = model.core([context, *auxiliary], xt, torch.tensor([0, 0]))
-    assert_same(together, model.core([context, *auxiliary], xt, 0))
+    context, xt, levels = draw_set(3, 6, 0), draw_set(3, 4, 1).x, torch.tensor([0, 1, 2])
+    auxiliary = [draw_set(3, 5, 2 + f) for f in range(2)]
+    together = model.core([context, *mask_levels(auxiliary, levels)], xt, levels)
+    for row, level in enumerate(levels.tolist()):
+        sets = [points[row] for points in auxiliary]
+        alone = model(context[row], sets, xt[row : row + 1], level=level)
+        assert_same(together[row : row + 1], alone)
+
+
+def belief_of(
+    core: ConvNPCore, hidden: Tensor, free: LowRankNormal, context: PointSet
+) -> NoiseBelief:
+    """What a context says of the noise, from the network's features at its inputs."""
+    mean, raw = core.noise_prior(hidden).double().mean(dim=1).split(1, dim=1)
+    guess = NoiseBelief.guess(LEAST, LARGEST, mean=2.0 * mean, precision=F.softplus(raw))
+    return guess.given(free, core._slope(hidden), context)
+
+
+def test_the_context_is_known_with_the_noise_inferred_from_it() -> None:
+    # The weights that both have are the same.
+    plain, model = (seeded(ConvGNP, c) for c in (small_config(conditioned=True), noisy_config()))
+    core, context, xt = model.core, draw_set(2, 6, 0), draw_set(2, 4, 1).x
+    features = core.features(core.encode([context]))
+    target, own = (plain.core.decode(features, x, 0) for x in (xt, context.x))
+    at_target, at_context = (core._hidden(features, x) for x in (xt, context.x))
+    variance = own.cov_diag - VARIANCE_FLOOR + KNOWN_VARIANCE
+    free = LowRankNormal(own.loc, own.cov_factor, variance)
+    belief = belief_of(core, at_context, free, context)
+    known = [(belief.observed(free, core._slope(at_context)), context)]
+    observed = belief.observed(target, core._slope(at_target))
+    expected = condition(observed, known, max_chi_square=MAX_CHI_SQUARE)
+    assert_same(model.predict(context, xt), expected)
+    belief = belief_of(core, at_context, own, context)
+    seen = belief.observed(own, core._slope(at_context))
+    assert_same(core.at_context(features, context), seen)
 
 
 def test_a_sample_counts_as_much_as_it_makes_the_context_probable() -> None:

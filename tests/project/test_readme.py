@@ -236,6 +236,7 @@ def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
         "convgnp (rolled out outward, 8 orders)": "ConvGNP, 8 outward orders",
         "convgnp (rolled out, 8 orders)": "ConvGNP, 8 orders",
     }
+    checked = 0
     for dataset, rows in shipped_table.items():
         for label, said in labels.items():
             model, _, how = label.partition(" ")
@@ -246,6 +247,8 @@ def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
                     for k in (label, *longer)
                 ]
                 assert f"| {' | '.join([dataset, said, *cells])} |" in SCORES.splitlines()
+                checked += 1
+    assert checked == 28
     for length, steps in (("long", 56_000), ("longest", 112_000)):
         names = (f"{model}-{length}-sawtooth" for model in ("danp", "convgnp"))
         assert {read_card(pretrained_path(name)).steps for name in names} == {steps}

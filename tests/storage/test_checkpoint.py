@@ -109,7 +109,8 @@ def test_equal_models_give_equal_bytes_and_loading_draws_nothing(tmp_path: Path)
     model = BUILDERS["danp"]()
     contents = set()
     for i in range(5):
-        save_checkpoint(tmp_path / f"{i}", model, provenance={"b": 1, "a": 2})
+        provenance = {"b": 1, "a": 2} if i % 2 else {"a": 2, "b": 1}
+        save_checkpoint(tmp_path / f"{i}", model, provenance=provenance)
         contents.add((tmp_path / f"{i}").read_bytes())
     assert len(contents) == 1
     before = torch.get_rng_state()

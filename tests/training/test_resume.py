@@ -28,11 +28,13 @@ from training_runs import (
     weights,
 )
 
+from danp_lib._files import write_atomically
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.convnp import ConvGNP
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
+from danp_lib.training import resume
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.loop import train
 from danp_lib.training.objective import BatchConfig, validation_log_likelihoods
@@ -83,7 +85,18 @@ def test_snapshots_are_checkpoints_at_powers_of_two(
     assert names == ["step-2", "step-4", "step-8"]
     last = load_checkpoint(tmp_path / "step-8.safetensors")
     assert_same_weights(weights(last), weights(model))
-    assert read_header(tmp_path / "step-4.safetensors").provenance["steps"] == 4
+    header = read_header(tmp_path / "step-4.safetensors")
+    assert header.provenance["steps"] == 4
+    assert header.provenance["dataset"] == "sawtooth"
+    assert header.task_generator == Sawtooth()
+
+
+def test_snapshots_begin_at_1024(tmp_path: Path) -> None:
+    model = tiny()
+    state = RunState(model, Optimizer(model, RUN), torch.Generator(), Sawtooth(), RUN)
+    for state.step in (512, 1024, 1025, 1536, 2048):
+        resume.save_snapshot(tmp_path, state)
+    assert {path.stem for path in tmp_path.iterdir()} == {"step-1024", "step-2048"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -369,3 +382,48 @@ def test_the_minutes_of_all_parts_add_up(tmp_path: Path) -> None:
     rewrite(path, metadata | {"minutes": "90.0"})
     _, *later = train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
     assert min(record["minutes"] for record in later) >= 90.0
+
+
+@pytest.mark.parametrize("name", [resume.STATE, resume.LOG])
+def test_a_run_that_dies_at_either_of_its_files_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_step() -> None:
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == name:
+            raise OSError("full")
+        write_atomically(path, data)
+
+    one_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(resume, "write_atomically", full)
+        with pytest.raises(OSError, match="full"):
+            one_step()
+    whole, parts = tiny(), tiny()
+    train(whole, Sawtooth(), RUN, progress=False)
+    train(parts, Sawtooth(), RUN, folder=tmp_path, progress=False)
+    assert_same_weights(weights(whole), weights(parts))
+
+
+def test_a_run_of_an_older_version_of_a_model_goes_on(tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / resume.STATE
+    with safe_open(path, framework="pt") as stored:
+        metadata = stored.metadata()
+    there = json.loads(metadata["description"])
+    del there["config"]["samples_known"], there["config"]["base"]["largest_noise"]
+    rewrite(path, metadata | {"description": json.dumps(there)})
+    history = train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+    assert history[-1]["step"] == RUN.num_steps
+
+
+def test_the_best_is_by_the_lower_end_of_every_level() -> None:
+    model, run = tiny("convgnp"), replace(RUN, keep_best=True)
+    state = RunState(model, Optimizer(model, run), torch.Generator(), Sawtooth(), run)
+    rounds = ([[1.0, 1.0]] * 2, [[0.0, 2.4], [2.0, 2.0]], [[1.1, 1.1], [0.9, 0.9]])
+    for state.step, levels in enumerate(rounds):
+        state.keep_if_best([torch.tensor(values) for values in levels])
+    assert state.best is not None
+    assert state.best.step == 0
