@@ -61,15 +61,10 @@ class PointSet:
 
     @classmethod
     def empty(
-        cls,
-        batch_size: int = 1,
-        *,
-        dim_x: int = 1,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        cls, batch_size: int = 1, *, dim_x: int = 1, dtype: torch.dtype = torch.float32
     ) -> PointSet:
         """A batch of sets that hold no point at all."""
-        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device)
+        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype)
         return cls(x, x.new_zeros(batch_size, 0, 1))
 
     @property
@@ -152,13 +147,16 @@ class Task:
     pool: PointSet | None = None
 
     def __post_init__(self) -> None:
-        sets = {"context": self.context, "target": self.target}
-        if self.pool is not None:
-            sets["pool"] = self.pool
+        sets = self._sets
         check_kind(PointSet, **sets)
-        sizes = {name: part.batch_size for name, part in sets.items()}
+        sizes = {name: points.batch_size for name, points in sets.items()}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"context, target and pool must share a batch size, got {sizes}.")
+
+    @property
+    def _sets(self) -> dict[str, PointSet]:
+        sets = {"context": self.context, "target": self.target}
+        return sets if self.pool is None else sets | {"pool": self.pool}
 
     @property
     def xc(self) -> Tensor:
@@ -187,8 +185,7 @@ class Task:
 
     def map(self, function: Callable[[PointSet], PointSet]) -> Task:
         """The tasks with every set put through a function."""
-        pool = None if self.pool is None else function(self.pool)
-        return Task(function(self.context), function(self.target), pool)
+        return Task(**{name: function(points) for name, points in self._sets.items()})
 
     def __getitem__(self, index: int | slice | Tensor) -> Task:
         """Select tasks of the batch; an integer gives a batch of one."""
@@ -200,11 +197,9 @@ class Task:
 
     def check(self) -> None:
         """Refuse padded targets and pools, and values that are not finite."""
-        self.context.check("context")
-        for name, points in (("target", self.target), ("pool", self.pool)):
-            if points is None:
-                continue
-            for place in (~points.mask).nonzero().tolist():
+        for name, points in self._sets.items():
+            if name != "context" and not points.mask.all():
+                place = (~points.mask).nonzero()[0].tolist()
                 raise ValueError(
                     f"every {name} point must be real, got a masked one at {place}; leave it out, "
                     "and give tasks with other numbers of points in batches of their own."
