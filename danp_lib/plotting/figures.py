@@ -59,11 +59,6 @@ def _sorted(x: Tensor | ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     return xs[order], order
 
 
-def _truth(ax: Axes, truth: tuple[Tensor, Tensor] | None) -> None:
-    if truth is not None:
-        _line(ax, *truth, color=look.GREY, lw=1.0, ls="--", label="true function", zorder=1)
-
-
 def _legend_above(ax: Axes, columns: int = 4) -> None:
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
 
@@ -74,7 +69,8 @@ def plot_augmented_task(
 ) -> Axes:
     """An augmented task, its context and all its levels (paper, Figure 1)."""
     ax = axes(ax, 3.6)
-    _truth(ax, truth)
+    if truth is not None:
+        _line(ax, *truth, color=look.GREY, lw=1.0, ls="--", label="true function", zorder=1)
     for level in reversed(range(len(task.levels))):
         label = f"level {level}" if level else "level 0 (targets)"
         plot_points(ax, task.levels[level], label, level=level)
@@ -90,15 +86,12 @@ def plot_prediction(
     x: Tensor,
     predictive: LowRankNormal | Mixture,
     *,
-    samples: Tensor | None = None,
-    truth: tuple[Tensor, Tensor] | None = None,
     color: str = level_style(0)[0],
     ax: Axes | None = None,
 ) -> Axes:
-    """A predictive: its median, its central 50 % and 90 % bands, and joint samples.
+    """A predictive: its median, and its central 50 % and 90 % bands.
 
-    The ``samples``, ``(samples, ..., points, 1)``, are thin lines. There is no mean, since a few
-    stray components can pull that away from all else.
+    There is no mean, since a few stray components can pull that away from all else.
     """
     ax = axes(ax)
     xs, order = _sorted(x)
@@ -107,11 +100,7 @@ def plot_prediction(
         band = (as_row(predictive.quantile(level), "quantile")[order] for level in levels)
         label = f"central {100 * share:.0f} %"
         ax.fill_between(xs, *band, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
-    for number, sample in enumerate(() if samples is None else samples):
-        label = "_" if number else "samples"
-        _line(ax, x, sample, color=look.INK, lw=0.6, alpha=0.6, label=label)
     _line(ax, x, predictive.quantile(0.5), color=color, label="median")
-    _truth(ax, truth)
     plot_points(ax, context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")
     _legend_above(ax, 3)

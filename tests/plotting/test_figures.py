@@ -98,26 +98,15 @@ class TestAugmentedTask:
 
 
 class TestPrediction:
-    def test_median_bands_samples_and_context(self) -> None:
+    def test_median_bands_and_context(self) -> None:
         predictive, task = mixture(), augmented()
-        samples = predictive.sample((4,), generator=rng())
-        ax = plot_prediction(task.context, X, predictive, samples=samples, truth=(X, X))
+        ax = plot_prediction(task.context, X, predictive)
         order = np.argsort(as_row(X, "x"))
         np.testing.assert_allclose(
             xy(line(ax, "median"))[:, 1], as_row(predictive.quantile(0.5), "median")[order]
         )
         np.testing.assert_array_equal(xy(line(ax, "context")), points(task.context))
-        thin = [entry for entry in ax.lines if entry.get_linewidth() == 0.6]
-        assert len(thin) == 4
-        np.testing.assert_allclose(xy(thin[2])[:, 1], as_row(samples[2], "sample")[order])
-        assert set(labels(ax)) == {
-            "central 90 %",
-            "central 50 %",
-            "samples",
-            "median",
-            "true function",
-            "context",
-        }
+        assert set(labels(ax)) == {"central 90 %", "central 50 %", "median", "context"}
 
     @pytest.mark.parametrize(("share", "label"), [(0.9, "central 90 %"), (0.5, "central 50 %")])
     def test_a_band_reaches_from_quantile_to_quantile(self, share: float, label: str) -> None:
