@@ -4,8 +4,8 @@ import copy
 from dataclasses import replace
 
 import pytest
-import torch
 from randomness import rng
+from small_models import scored_danp
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
@@ -19,32 +19,14 @@ from danp_lib.evaluation.curves import (
 )
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.likelihood import Estimator, log_likelihood
-from danp_lib.models.convnp import ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.models.danp import DANP
 
 FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}
 
 
 @pytest.fixture(scope="module")
 def model() -> DANP:
-    base = ConvNPConfig(
-        points_per_unit=16,
-        channels=8,
-        num_layers=2,
-        rank=2,
-        variance_gain=1.0,
-        variance_offset=0.0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return DANP(DANPConfig(base, 2, beta=0.2, num_auxiliary=4))
-
-
-@pytest.fixture(scope="module")
-def tasks() -> Task:
-    """Eight benchmark tasks, two each with 0, 1, 2 and 3 context points."""
-    return benchmark_tasks("gp")[torch.tensor([0, 1, 10, 11, 20, 21, 30, 31])]
+    return scored_danp()
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,11 @@
 """Scores of the marginals on the benchmark."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from randomness import rng
+from small_models import scored_config, scored_danp
 
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
@@ -18,27 +18,10 @@ from danp_lib.exact.oracles import (
     SawtoothOracle,
     SquareWaveOracle,
 )
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP
 from danp_lib.storage.tasks import benchmark_tasks
 
-
-def config(rank: int) -> ConvNPConfig:
-    return ConvNPConfig(
-        points_per_unit=16,
-        channels=8,
-        num_layers=2,
-        rank=rank,
-        variance_gain=1.0,
-        variance_offset=0.0,
-    )
-
-
-@pytest.fixture(autouse=True)
-def same_weights() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("same_weights")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +35,7 @@ def test_masked_targets_are_refused(tasks: Task, value: float) -> None:
     mask, y = tasks.target.mask.clone(), tasks.yt.clone()
     mask[2, 7], y[2, 7] = False, value
     padded = replace(tasks, target=PointSet(tasks.xt, y, mask))
-    for model in (ConvGNP(config(2)), GaussianProcessOracle()):
+    for model in (ConvGNP(scored_config()), GaussianProcessOracle()):
         with pytest.raises(ValueError, match=r"target point .*\[2, 7\]"):
             score_marginals(model, padded, generator=rng(0))
 
@@ -62,11 +45,11 @@ def test_a_missing_target_is_refused(tasks: Task) -> None:
     y[1, 4] = torch.nan
     missing = replace(tasks, target=PointSet(tasks.xt, y))
     with pytest.raises(ValueError, match=r"target\.y .*\[1, 4\]"):
-        score_marginals(ConvGNP(config(2)), missing, generator=rng(0))
+        score_marginals(ConvGNP(scored_config()), missing, generator=rng(0))
 
 
 def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
-    model = ConvGNP(config(2))
+    model = ConvGNP(scored_config())
     result = score_marginals(model, tasks, generator=rng(0))
     predictive = model.predict(tasks.context, tasks.xt)
     y = tasks.yt.double()
@@ -90,7 +73,7 @@ def test_a_record_holds_the_means_over_the_targets(tasks: Task) -> None:
 
 
 def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
-    model = DANP(DANPConfig(config(2), 1, beta=0.2, num_auxiliary=4))
+    model = scored_danp(1)
     result = score_marginals(model, tasks, num_samples=6, generator=rng(1))
     task = tasks[2]
     mixture = model.predict(task.context, task.xt, num_samples=6, generator=spawn(rng(1), 4)[2])
@@ -100,8 +83,8 @@ def test_a_danp_is_scored_on_its_own_mixture(tasks: Task) -> None:
 
 
 def test_an_ar_convcnp_is_scored_as_the_network_that_it_is(tasks: Task) -> None:
-    model = ARConvCNP(config(0))
-    network = ConvCNP(config(0))
+    model = ARConvCNP(scored_config(rank=0))
+    network = ConvCNP(scored_config(rank=0))
     network.load_state_dict(model.state_dict())
     a, b = (score_marginals(m, tasks, generator=rng(0)) for m in (model, network))
     assert [replace(t, seconds=0.0) for t in a.tasks] == [replace(t, seconds=0.0) for t in b.tasks]
@@ -115,7 +98,7 @@ def test_an_ar_convcnp_is_scored_as_the_network_that_it_is(tasks: Task) -> None:
 def test_an_oracle_scores_better_than_a_fresh_network(oracle: Oracle) -> None:
     dataset = next(name for name, kind in ORACLES.items() if type(oracle) is kind)
     bare, some = (benchmark_tasks(dataset)[torch.arange(n, n + 10)] for n in (0, 100))
-    fresh = score_marginals(ConvCNP(config(0)), some, generator=rng(0))
+    fresh = score_marginals(ConvCNP(scored_config(rank=0)), some, generator=rng(0))
     assert score_marginals(oracle, some, generator=rng(0)).crps < 0.5 * fresh.crps
     result = score_marginals(oracle, bare, generator=rng(0))
     # Without a context there is no certainty, and the floor is small beside what is left open. The

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from randomness import rng
+from small_models import scored_config, scored_danp
 
 from danp_lib.data.points import Task
 from danp_lib.evaluation import curves as evaluation_curves
@@ -32,9 +33,7 @@ from danp_lib.evaluation.score import Evaluation, TaskRecord, evaluate, evaluate
 from danp_lib.evaluation.used import Used
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.likelihood import NUM_ORDERS, Estimator
-from danp_lib.models.convnp import ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-from danp_lib.storage.tasks import benchmark_tasks
+from danp_lib.models.convnp import ConvGNP
 
 NAME = "danp-gp"
 FEW: dict[Estimator, tuple[int, ...]] = {"model": (3, 5, 9), "both": (4, 6)}
@@ -47,26 +46,11 @@ OPTIONS: dict[type[Any], dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def tasks() -> Task:
-    """Eight benchmark tasks, two each with 0, 1, 2 and 3 context points."""
-    return benchmark_tasks("gp")[torch.tensor([0, 1, 10, 11, 20, 21, 30, 31])]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def small(tasks: Task) -> Any:
     """A small network and a few tasks under the names of a trained model and of a benchmark."""
-    base = ConvNPConfig(
-        points_per_unit=16,
-        channels=8,
-        num_layers=2,
-        rank=2,
-        variance_gain=1.0,
-        variance_offset=0.0,
-    )
-    with torch.random.fork_rng(devices=[]), pytest.MonkeyPatch.context() as patch:
-        torch.manual_seed(0)
-        model = DANP(DANPConfig(base, 2, beta=0.2, num_auxiliary=4))
+    model = scored_danp()
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
         patch.setattr(evaluation_results, "benchmark_tasks", lambda dataset: tasks)
         patch.setattr(evaluation_curves, "NUM_SAMPLES", FEW)
@@ -353,8 +337,8 @@ def test_the_papers_numbers_of_samples_are_those_of_the_dataset(
 def test_a_rollout_of_a_convgnp_is_kept_and_never_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = ConvNPConfig(points_per_unit=16, channels=8, num_layers=2, rank=2)
-    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: ConvGNP(base))
+    model = ConvGNP(scored_config())
+    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
     monkeypatch.setattr(evaluation_results, "can_compile", lambda device: True)
     how: Any = {"estimator": "outward", "folder": tmp_path, "compiled": True}
     assert not run_benchmark("convgnp-gp", Evaluation, **how).origin.compiled

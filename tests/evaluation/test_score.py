@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from randomness import rng
+from small_models import scored_config, scored_danp
 from torch import Tensor
 
 from danp_lib._random import spawn
@@ -23,18 +23,9 @@ from danp_lib.evaluation.score import (
 from danp_lib.exact.oracles import GaussianProcessOracle
 from danp_lib.inference.autoregressive import ar_log_prob
 from danp_lib.inference.likelihood import log_likelihood
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP
 from danp_lib.storage.tasks import benchmark_tasks
 
-# Variances near 1, so that a fresh network's likelihoods do not underflow.
-SMALL = {
-    "points_per_unit": 16,
-    "channels": 8,
-    "num_layers": 2,
-    "variance_gain": 1.0,
-    "variance_offset": 0.0,
-}
 KEYS_OF_EVALUATE = {
     "average_likelihood",
     "average_likelihood_ci95",
@@ -48,20 +39,7 @@ KEYS_OF_EVALUATE = {
 }
 
 
-def config(rank: int) -> ConvNPConfig:
-    return ConvNPConfig(**SMALL, rank=rank)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def same_weights() -> Iterator[None]:
-    """PyTorch's layers draw their weights from the global generator only."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-def build_danp(num_levels: int = 1) -> DANP:
-    return DANP(DANPConfig(config(2), num_levels, beta=0.2, num_auxiliary=4))
+pytestmark = pytest.mark.usefixtures("same_weights")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +53,7 @@ def tasks() -> Task:
 
 
 def test_the_score_is_the_mean_of_the_geometric_means_of_the_densities(tasks: Task) -> None:
-    model = ConvCNP(config(0))
+    model = ConvCNP(scored_config(rank=0))
     result = evaluate(model, tasks, generator=rng(0))
     predictive = model.predict(tasks.context, tasks.xt)
     normal = torch.distributions.Normal(predictive.mean, predictive.stddev)
@@ -92,7 +70,9 @@ def test_the_score_is_the_mean_of_the_geometric_means_of_the_densities(tasks: Ta
 
 
 def test_the_dictionary_is_the_commands_json(tasks: Task) -> None:
-    found = json.loads(json.dumps(evaluate(ConvGNP(config(2)), tasks, generator=rng(0)).to_dict()))
+    found = json.loads(
+        json.dumps(evaluate(ConvGNP(scored_config()), tasks, generator=rng(0)).to_dict())
+    )
     assert set(found) == KEYS_OF_EVALUATE
     assert len(found["tasks"]) == 4
     for task in found["tasks"]:
@@ -102,7 +82,7 @@ def test_the_dictionary_is_the_commands_json(tasks: Task) -> None:
 
 @pytest.mark.parametrize("estimator", ["model", "noising", "both"])
 def test_a_danp_is_estimated_task_by_task(tasks: Task, estimator: Any) -> None:
-    model = build_danp()
+    model = scored_danp(1)
     options = {"estimator": estimator, "num_samples": 6}
     result = evaluate(model, tasks, generator=rng(1), **options)
     streams = spawn(rng(1), 4)
@@ -117,7 +97,7 @@ def test_a_danp_is_estimated_task_by_task(tasks: Task, estimator: Any) -> None:
 
 
 def test_the_number_of_samples_may_depend_on_the_context(tasks: Task) -> None:
-    model = build_danp()
+    model = scored_danp(1)
     found = evaluate(
         model, tasks, estimator="model", num_samples=lambda size: 3 + size, generator=rng(1)
     )
@@ -135,12 +115,12 @@ def test_the_papers_numbers_of_samples(dataset: str, last: int) -> None:
 
 
 def test_a_danp_without_levels_is_exact(tasks: Task) -> None:
-    result = evaluate(build_danp(num_levels=0), tasks, num_samples=9, generator=rng(0))
+    result = evaluate(scored_danp(num_levels=0), tasks, num_samples=9, generator=rng(0))
     assert (result.estimator, result.num_samples, result.forward_passes) == ("exact", 1, 4)
 
 
 def test_an_ar_convcnp_is_rolled_out(tasks: Task) -> None:
-    model = ARConvCNP(config(0))
+    model = ARConvCNP(scored_config(rank=0))
     result = evaluate(model, tasks, generator=rng(2))
     expected = ar_log_prob(model, tasks[2], generator=spawn(rng(2), 4)[2])
     assert result.tasks[2].log_likelihood == pytest.approx(float(expected.values) / 10, rel=1e-9)
@@ -151,7 +131,10 @@ def test_an_ar_convcnp_is_rolled_out(tasks: Task) -> None:
 
 def test_the_others_are_rolled_out_where_asked(tasks: Task) -> None:
     options: dict[str, Any] = {"estimator": "autoregressive", "num_samples": 3}
-    for model, samples, passes in ((ConvGNP(config(2)), 1, 10), (build_danp(), 3, 10 * (1 + 3))):
+    for model, samples, passes in (
+        (ConvGNP(scored_config()), 1, 10),
+        (scored_danp(1), 3, 10 * (1 + 3)),
+    ):
         result = evaluate(model, tasks[1:2], generator=rng(3), **options)
         expected = ar_log_prob(model, tasks[1], generator=spawn(rng(3), 1)[0], num_samples=3)
         assert result.mean_log_likelihood == pytest.approx(float(expected.values) / 10, rel=1e-9)
@@ -168,7 +151,7 @@ def test_an_oracle_is_exact_and_beats_a_fresh_network(tasks: Task) -> None:
     found = torch.tensor([task.log_likelihood for task in result.tasks], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert (result.estimator, result.forward_passes) == ("exact", 0)
-    network = evaluate(ConvGNP(config(2)), tasks, generator=rng(0))
+    network = evaluate(ConvGNP(scored_config()), tasks, generator=rng(0))
     assert result.average_likelihood > 10 * network.average_likelihood
 
 
@@ -188,7 +171,7 @@ def test_records_of_several_runs_add_up() -> None:
 
 
 def test_wrong_arguments_are_refused(tasks: Task) -> None:
-    model = ConvCNP(config(0))
+    model = ConvCNP(scored_config(rank=0))
     with pytest.raises(ValueError, match=r"^estimator .*'exact'"):
         evaluate(model, tasks, estimator="exact", generator=rng(0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^task .*4"):
@@ -207,8 +190,8 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
 @pytest.mark.parametrize("kind", ["convcnp", "danp", "oracle"])
 def test_masked_targets_are_refused(kind: str, tasks: Task) -> None:
     models = {
-        "convcnp": ConvCNP(config(0)),
-        "danp": build_danp(),
+        "convcnp": ConvCNP(scored_config(rank=0)),
+        "danp": scored_danp(1),
         "oracle": GaussianProcessOracle(),
     }
     model: Any = models[kind]
