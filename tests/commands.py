@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
 
 from danp_lib.cli.main import app
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
-
-TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
-
-
-INDEPENDENT = replace(TINY, rank=0)
-
-
-MODELS: dict[str, Callable[[], Any]] = {
-    "danp": lambda: DANP(DANPConfig(base=TINY, num_levels=2, num_auxiliary=10)),
-    "convgnp": lambda: ConvGNP(TINY),
-    "convcnp": lambda: ConvCNP(INDEPENDENT),
-    "ar-convcnp": lambda: ARConvCNP(INDEPENDENT),
-}
 
 
 def danp(*arguments: object) -> Any:

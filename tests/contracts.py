@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, LowRankNormal
 from danp_lib.distributions.mixture import Mixture
-from danp_lib.models.convnp import ConvNPConfig
 
 Predictive = LowRankNormal | Mixture
 seeds = st.integers(0, 2**32)
@@ -24,19 +23,6 @@ def forall(*strategies: Any) -> Any:
     """:func:`hypothesis.given` for a test that several classes inherit."""
     inherited = settings(suppress_health_check=[HealthCheck.differing_executors])
     return lambda test: inherited(given(*strategies)(test))
-
-
-def small_config(**changes: Any) -> ConvNPConfig:
-    """An architecture that runs in milliseconds."""
-    small = {"points_per_unit": 16, "channels": 8, "num_layers": 3, "rank": 4, "head_channels": 16}
-    return ConvNPConfig(**{**small, **changes})
-
-
-def seeded(build: Any, *args: Any, dtype: torch.dtype = torch.float64) -> Any:
-    """A network with weights that are the same in every run."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return build(*args).to(dtype)
 
 
 def draw_set(batch: int, points: int, seed: int, *, width: float = 2.0) -> PointSet:

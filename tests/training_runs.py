@@ -6,19 +6,16 @@ from functools import partial
 from typing import Any
 
 import torch
+from small_models import TINY
 from torch import Tensor
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.noising import MaskedTask
 from danp_lib.models.base import NeuralProcess
-from danp_lib.models.convnp import ConvNPConfig
 from danp_lib.models.danp import DANPConfig
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.objective import BatchConfig, draw_batch
 from danp_lib.training.recipes import build_model
-
-TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
-
 
 RUN = TrainingConfig(
     num_steps=9,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import MODELS
+from small_models import MODELS
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.storage.checkpoint import save_checkpoint

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from commands import MODELS, good, refused
+from commands import good, refused
+from small_models import MODELS
 
 from danp_lib.cli.arguments import (
     aligned,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from commands import MODELS, good, refused, write
+from commands import good, refused, write
+from small_models import MODELS
 
 from danp_lib._config import to_dict
 from danp_lib._files import DATA_VARIABLE

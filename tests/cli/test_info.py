@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import MODELS, danp, good, refused
+from commands import danp, good, refused
+from small_models import MODELS
 
 from danp_lib._config import to_dict
 from danp_lib.models.convnp import count_parameters

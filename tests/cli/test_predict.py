@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import AT, CONTEXT, INPUTS, MODELS, danp, good, read, refused, write
+from commands import AT, CONTEXT, INPUTS, danp, good, read, refused, write
+from small_models import MODELS
 from torch import Tensor
 
 from danp_lib.data.points import PointSet

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from commands import INDEPENDENT, TINY, danp, good, refused, write
-from contracts import small_config
+from commands import danp, good, refused, write
 from safetensors.torch import load_file
+from small_models import INDEPENDENT, TINY, small_config
 
 from danp_lib._files import check_writable
 from danp_lib.fitting.fitted import Fitted

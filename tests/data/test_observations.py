@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from contracts import small_config
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from randomness import rng
+from small_models import small_config
 from torch import Tensor
 
 from danp_lib._config import to_dict

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from contracts import seeded
+from small_models import seeded
 from torch import Tensor
 
 from danp_lib import LowRankNormal, Mixture, PointSet

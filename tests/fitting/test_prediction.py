@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from contracts import seeded
+from small_models import seeded
 
 from danp_lib import DANP, ConvNPConfig, DANPConfig, PointSet
 from danp_lib.data.scaling import Scaling

@@ -3,13 +3,13 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from contracts import seeded as with_weights
-from contracts import small_config
 from randomness import rng
+from small_models import TINY, seeded, small_config
 from torch import Tensor
 
 from danp_lib._random import spawn
@@ -18,24 +18,17 @@ from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample, draw_order
 from danp_lib.models.base import NeuralProcess
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNP, ConvNPConfig, ConvNPCore
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNP, ConvNPCore
 from danp_lib.models.danp import DANP, DANPConfig
 
-BASE = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
+
+def build(kind: type[ConvNP], rank: int = 0) -> Any:
+    return seeded(kind, replace(TINY, num_layers=2, rank=rank))
 
 
-def build(kind: type[ConvNP], rank: int = 0) -> ConvNP:
-    # PyTorch's layers draw their weights from the global generator only.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return kind(ConvNPConfig(**BASE, rank=rank)).double()  # type: ignore[arg-type]
-
-
-def build_danp(num_levels: int, rank: int = 2) -> DANP:
-    base = ConvNPConfig(**BASE, rank=rank)  # type: ignore[arg-type]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return DANP(DANPConfig(base, num_levels=num_levels, beta=0.2, num_auxiliary=5)).double()
+def build_danp(num_levels: int, rank: int = 2) -> Any:
+    base = replace(TINY, num_layers=2, rank=rank)
+    return seeded(DANP, DANPConfig(base, num_levels, beta=0.2, num_auxiliary=5))
 
 
 @pytest.fixture
@@ -335,7 +328,7 @@ def test_a_missing_target_is_refused_by_its_place_whatever_the_order(
 @pytest.mark.parametrize("weight", [0.0, 0.05])
 def test_the_passes_of_a_rollout_are_counted(weight: float) -> None:
     config = DANPConfig(small_config(), 2, num_auxiliary=4, defensive_weight=weight)
-    model = with_weights(DANP, config, dtype=torch.float32)
+    model = seeded(DANP, config, dtype=torch.float32)
     rows: list[int] = []
     model.core.unet.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
     generator = torch.Generator().manual_seed(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contracts import seeded, small_config
+from small_models import seeded, small_config
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.inference.compiling import can_compile, compile_unet

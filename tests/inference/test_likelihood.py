@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from contracts import seeded as with_weights
-from contracts import small_config
 from randomness import rng
+from small_models import TINY, seeded, small_config
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess, Sawtooth
@@ -25,14 +24,14 @@ from danp_lib.inference.likelihood import (
     log_likelihood,
     log_weights,
 )
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig, ConvNPCore
+from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPCore
 from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig, log_mean
 from danp_lib.storage.tasks import benchmark_tasks
 
 Estimator = Literal["model", "noising", "both"]
 Inputs = Literal["uniform", "target"]
 ESTIMATORS: tuple[Estimator, ...] = ("model", "noising", "both")
-SMALL = {"points_per_unit": 16, "channels": 8, "num_layers": 2}
+SMALL = replace(TINY, num_layers=2)
 POINTS = 3
 
 
@@ -87,7 +86,7 @@ class LinearGaussianCore(ConvNPCore):
 
 
 def linear_gaussian(reliance: float = 1.0) -> DANP:
-    base = ConvNPConfig(**SMALL, rank=1)  # type: ignore[arg-type]
+    base = replace(SMALL, rank=1)
     config = DANPConfig(base, 2, 0.5, POINTS)
     model = DANP(config)
     model.core = LinearGaussianCore(config.base, num_sets=3)
@@ -167,11 +166,9 @@ def test_is_unbiased_however_few_the_samples(estimator: Estimator, num_samples: 
     assert float(values.mean()) < float(closed_form(task, POINTS))
 
 
-def random_danp(num_levels: int = 2, rank: int = 2) -> DANP:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        base = ConvNPConfig(**SMALL, rank=rank, variance_offset=-2.0)  # type: ignore[arg-type]
-        return DANP(DANPConfig(base, num_levels, beta=0.5, num_auxiliary=POINTS)).double()
+def random_danp(num_levels: int = 2, rank: int = 2) -> Any:
+    base = replace(SMALL, rank=rank, variance_offset=-2.0)
+    return seeded(DANP, DANPConfig(base, num_levels, beta=0.5, num_auxiliary=POINTS))
 
 
 def test_estimators_agree_on_a_network() -> None:
@@ -385,7 +382,7 @@ def test_an_exact_predictive_is_scored_by_its_own_density() -> None:
 
 
 def baseline(kind: type[ConvCNP] = ConvCNP) -> ConvCNP:
-    return with_weights(kind, ConvNPConfig(**SMALL, rank=0))  # type: ignore[arg-type]
+    return seeded(kind, replace(SMALL, rank=0))
 
 
 def test_baseline_ignores_the_pool_and_the_samples() -> None:
@@ -515,13 +512,13 @@ def test_masked_points_reach_no_likelihood(hidden: str, value: float) -> None:
 def test_only_what_is_sampled_needs_a_generator() -> None:
     generator = torch.Generator().manual_seed(0)
     task = Sawtooth().sample_task(2, context_size=3, num_targets=4, generator=generator)
-    model = with_weights(ConvGNP, small_config(), dtype=torch.float32)
+    model = seeded(ConvGNP, small_config(), dtype=torch.float32)
     found = log_likelihood(model, task)
     assert torch.equal(found.values, log_likelihood(model, task, generator=generator).values)
     assert found != log_likelihood(model, task)
     cases: tuple[tuple[Any, dict[str, Any]], ...] = (
         (model, {"estimator": "autoregressive"}),
-        (with_weights(DANP, DANPConfig(small_config(), 2), dtype=torch.float32), {}),
+        (seeded(DANP, DANPConfig(small_config(), 2), dtype=torch.float32), {}),
     )
     for sampled, options in cases:
         with pytest.raises(ValueError, match=r"generator must be a torch\.Generator"):
@@ -531,7 +528,7 @@ def test_only_what_is_sampled_needs_a_generator() -> None:
 
 
 def test_a_model_without_levels_has_one_term() -> None:
-    model, task = with_weights(ConvGNP, small_config()), draw_task()
+    model, task = seeded(ConvGNP, small_config()), draw_task()
     terms = log_weights(model, task, num_samples=8, generator=rng(0))
     assert terms.shape == (1,)
     assert torch.equal(terms, model.predict(task.context, task.xt).log_prob(task.yt))
@@ -549,9 +546,7 @@ class UnconditionedCore(LinearGaussianCore):
 def test_a_model_that_weights_its_samples_has_one_likelihood_by_either_estimator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    noise = {"conditioned": True, "observation_noise": 0.01, "largest_noise": 0.3}
-    settings: Any = SMALL | noise
-    base = ConvNPConfig(rank=1, **settings)
+    base = replace(SMALL, rank=1, conditioned=True, observation_noise=0.01, largest_noise=0.3)
     model = DANP(DANPConfig(base, 2, 0.5, POINTS)).double()
     model.core = UnconditionedCore(base, num_sets=3).double()
     by_value = lambda samples: 4.0 * samples.auxiliary[0].y.mean(dim=(1, 2))  # noqa: E731

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from contracts import assert_same, draw_set, pad, seeded, seeds, small_config
+from contracts import assert_same, draw_set, pad, seeds
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import seeded, small_config
 from torch import Tensor
 
 from danp_lib.data.noising import mask_levels

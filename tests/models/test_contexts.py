@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from contracts import draw_set, pad, seeded, small_config
+from contracts import draw_set, pad
+from small_models import seeded, small_config
 from torch import Tensor
 
 from danp_lib.data.generators import DATASETS, GaussianProcess, Sawtooth, split_name

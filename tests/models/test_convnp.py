@@ -8,7 +8,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from contracts import PredictiveContract, assert_same, draw_set, seeded, small_config
+from contracts import PredictiveContract, assert_same, draw_set
+from small_models import seeded, small_config
 from torch import Tensor, nn
 
 from danp_lib.data.generators import Sawtooth

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from contracts import PredictiveContract, assert_same, draw_set, forall, pad, seeded, small_config
+from contracts import PredictiveContract, assert_same, draw_set, forall, pad
 from hypothesis import strategies as st
+from small_models import seeded, small_config
 from torch import Tensor
 
 from danp_lib._random import spawn

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from contracts import assert_same, draw_set, pad, seeded, small_config
+from contracts import assert_same, draw_set, pad
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import seeded, small_config
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 from torch.nn import functional as F

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contracts import assert_same, draw_set, seeded, small_config
+from contracts import assert_same, draw_set
 from randomness import rng
+from small_models import seeded, small_config
 
 from danp_lib.data.domain import Domain
 from danp_lib.data.generators import Sawtooth

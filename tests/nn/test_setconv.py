@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from contracts import draw_set, pad, seeded
+from contracts import draw_set, pad
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import seeded
 from torch import Tensor, nn
 
 from danp_lib.data.domain import Domain, Grid

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contracts import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import seeded
 from torch import Tensor
 from torch.nn import functional as F
 

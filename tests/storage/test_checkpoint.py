@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save, save_file
+from small_models import MODELS as BUILDERS
+from small_models import TINY
 from torch import Tensor, nn
 
 from danp_lib._config import to_dict
@@ -26,8 +27,7 @@ from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.fitting.fitted import Fitted, load_fitted
-from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPConfig
-from danp_lib.models.danp import DANP, DANPConfig
+from danp_lib.models.convnp import ConvCNP, ConvGNP
 from danp_lib.models.registry import MODELS, config_class
 from danp_lib.storage.checkpoint import (
     CheckpointError,
@@ -35,14 +35,6 @@ from danp_lib.storage.checkpoint import (
     read_header,
     save_checkpoint,
 )
-
-TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
-BUILDERS: dict[str, Callable[[], nn.Module]] = {
-    "danp": lambda: DANP(DANPConfig(base=TINY, num_levels=2, beta=0.1)),
-    "convgnp": lambda: ConvGNP(TINY),
-    "convcnp": lambda: ConvCNP(replace(TINY, rank=0)),
-    "ar-convcnp": lambda: ARConvCNP(replace(TINY, rank=0)),
-}
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import TINY
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from training_runs import (
     LONG_RUN,
     RUN,
-    TINY,
     assert_same_weights,
     tiny,
     validation_batches,

@@ -8,11 +8,12 @@ from typing import Literal
 import pytest
 import torch
 from randomness import rng
+from small_models import TINY
 
 from danp_lib.data.generators import Sawtooth
 from danp_lib.data.noising import sample_augmented_task
 from danp_lib.distributions.gaussian import LowRankNormal
-from danp_lib.models.convnp import ConvGNP, ConvNPConfig
+from danp_lib.models.convnp import ConvGNP
 from danp_lib.models.danp import DANP, DANPConfig
 from danp_lib.training.objective import (
     BatchConfig,
@@ -24,8 +25,6 @@ from danp_lib.training.objective import (
     validation_log_likelihoods,
 )
 from danp_lib.training.recipes import build_model
-
-TINY = ConvNPConfig(points_per_unit=16, channels=8, num_layers=3, rank=4)
 
 
 def tiny_danp(num_levels: int = 2) -> DANP:

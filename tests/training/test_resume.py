@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_models import TINY
 from torch import Tensor
 from training_runs import (
     LONG_RUN,
     RUN,
     SCRIPT,
-    TINY,
     assert_same_weights,
     tiny,
     validation_batches,
