@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import GENERATORS
@@ -14,7 +15,7 @@ NUM_TARGETS = 50
 
 
 def task_of(name: str, batch_size: int, seed: int = 0, **options: Any) -> Task:
-    generator = torch.Generator().manual_seed(seed)
+    generator = rng(seed)
     return GENERATORS[name]().sample_task(batch_size, generator=generator, **options)
 
 

@@ -380,7 +380,7 @@ def test_datasets_are_known_by_their_names_and_by_what_they_are() -> None:
     ],
 )
 def test_sizes_that_are_none_are_refused(options: dict[str, Any], message: str) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = rng()
     with pytest.raises(ValueError, match=message):
         Sawtooth().sample_task(2, **options, generator=generator)
     task = Sawtooth().sample_task(2, context_size=[3, 3], generator=generator)  # type: ignore[arg-type]

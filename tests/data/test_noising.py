@@ -306,7 +306,7 @@ class TestMasks:
 
 @pytest.mark.parametrize("level", [torch.tensor([1]), torch.tensor(1), torch.tensor([1.0] * 4)])
 def test_levels_of_a_wrong_shape_or_type_are_refused(level: Tensor) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = rng()
     task = sample_augmented_task(Sawtooth(), NoiseSchedule(0.1, 2), 4, generator=generator)
     with pytest.raises(ValueError, match=r"level must be an integer, or a tensor .* \(4,\), got"):
         task.masked(level)

@@ -357,7 +357,7 @@ def test_a_run_goes_on_with_the_same_data_only(tmp_path: Any) -> None:
 
 
 def test_forecasts_take_all_targets_after_the_context() -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = rng()
     x = torch.linspace(-2, 2, 24).reshape(1, -1, 1).expand(50, -1, -1)
     y = x + 10.0 * torch.arange(50.0)[:, None, None]
     mask = torch.rand(50, 24, generator=generator) < 0.95

@@ -9,6 +9,7 @@ import torch
 from contracts import draw_set
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from randomness import rng
 
 from danp_lib._config import from_dict, to_dict
 from danp_lib.data.domain import Domain
@@ -25,7 +26,7 @@ seeds = st.integers(0, 2**32)
 
 
 def draw_normal(seed: int, *batch: int, points: int = 5, rank: int = 3) -> LowRankNormal:
-    generator = torch.Generator().manual_seed(seed)
+    generator = rng(seed)
 
     def randn(last: int) -> torch.Tensor:
         return torch.randn(*batch, points, last, generator=generator, dtype=torch.float64)
@@ -99,7 +100,7 @@ def test_x_fills_the_domain() -> None:
 @property_test
 def test_masked_points_have_no_part(seed: int) -> None:
     table = draw_set(3, 8, seed)
-    mask = torch.rand(3, 8, generator=torch.Generator().manual_seed(seed)) < 0.7
+    mask = torch.rand(3, 8, generator=rng(seed)) < 0.7
     mask[:, 0] = True
     hidden = ~mask.unsqueeze(-1)
     first = PointSet(table.x, table.y.masked_fill(hidden, math.nan), mask)
@@ -108,7 +109,7 @@ def test_masked_points_have_no_part(seed: int) -> None:
 
 
 def plane_table() -> PointSet:
-    x = torch.rand(3, 20, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(3, 20, 2, generator=rng())
     return PointSet(x * torch.tensor([10.0, 0.5]) + torch.tensor([1990.0, 3.0]), x[..., :1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from exact_tasks import average_likelihoods, points, task_of
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import GaussianProcess
@@ -86,7 +87,7 @@ def test_gp_refuses_what_is_singular() -> None:
 
 def test_one_noise_is_the_regression_with_its_variance() -> None:
     task = GaussianProcess(noise=0.1).sample_task(
-        3, context_size=(0, 8), num_targets=6, generator=torch.Generator().manual_seed(0)
+        3, context_size=(0, 8), num_targets=6, generator=rng()
     )
     oracle, variance = NoisyGaussianProcessOracle(0.1), 0.1**2 + GaussianProcess.jitter
     plain = GaussianProcessOracle(variance_floor=variance, context_variance=variance)
@@ -101,9 +102,7 @@ def test_one_noise_is_the_regression_with_its_variance() -> None:
 @pytest.mark.parametrize("size", [0, 3, 25])
 def test_a_range_of_noise_is_integrated_by_bayes_rule(size: int) -> None:
     prior = GaussianProcess(noise=(0.01, 0.3))
-    task = prior.sample_task(
-        2, context_size=size, num_targets=30, generator=torch.Generator().manual_seed(size)
-    )
+    task = prior.sample_task(2, context_size=size, num_targets=30, generator=rng(size))
     # log p(both) - log p(context) by a dense rule, without the predictive.
     both, nothing = task.context.concat(task.target), PointSet.empty(2)
     u = torch.linspace(0, 1, 2001, dtype=torch.float64)[1::2]
@@ -121,9 +120,7 @@ def test_a_range_of_noise_is_integrated_by_bayes_rule(size: int) -> None:
 @pytest.mark.parametrize("size", [0, 25])
 def test_the_default_parts_of_a_range_of_noise_are_fine_enough(size: int) -> None:
     prior = GaussianProcess(noise=(0.01, 0.3))
-    task = prior.sample_task(
-        1, context_size=size, num_targets=50, generator=torch.Generator().manual_seed(size)
-    )
+    task = prior.sample_task(1, context_size=size, num_targets=50, generator=rng(size))
     oracle = NoisyGaussianProcessOracle(prior.noise)
     finer = NoisyGaussianProcessOracle(prior.noise, num_nodes=8 * oracle.num_nodes)
     values, exact = (one.log_prob(task.context, task.target) / 50 for one in (oracle, finer))

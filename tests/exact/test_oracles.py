@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from exact_tasks import task_of
+from randomness import rng
 
 from danp_lib.data.points import PointSet
 from danp_lib.exact.oracles import ORACLES
@@ -17,7 +18,7 @@ NAMES = sorted(ORACLES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_context_does_not_matter(name: str) -> None:
     task = task_of(name, 3, context_size=6, num_targets=8)
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(6, generator=rng(1))
     shuffled = PointSet(task.xc[:, order], task.yc[:, order])
     oracle = ORACLES[name]()
     a, b = oracle.predict(task.context, task.xt), oracle.predict(shuffled, task.xt)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from exact_tasks import NUM_TARGETS, average_likelihoods, points, task_of
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import Sawtooth
@@ -36,7 +37,7 @@ def floor_density(waves: Tensor, task: Task, variance: float) -> Tensor:
 def test_sawtooth_without_a_context_is_brute_force(num_targets: int) -> None:
     task = task_of("sawtooth", 1, context_size=0, num_targets=num_targets, dtype=torch.float64)
     # Off every wave, so that nothing may rest on the targets being on one.
-    noise = torch.randn(task.yt.shape, generator=torch.Generator().manual_seed(2))
+    noise = torch.randn(task.yt.shape, generator=rng(2))
     task = Task(task.context, PointSet(task.xt, task.yt + 0.2 * noise))
     value = SawtoothOracle(variance_floor=1e-2).log_prob(task.context, task.target)
     assert float(value) == pytest.approx(sawtooth_prior_integral(task, 1e-2, 800), abs=2e-3)
@@ -47,7 +48,7 @@ def test_sawtooth_without_a_context_at_the_paper_s_floor(displacement: float) ->
     # Brute force around the true parameters, which are alone with so many targets; the same wave
     # has the phases phi + k / omega. A leftmost target displaced by twenty standard deviations
     # disagrees with the rightmost, so that the first net for the frequency does not hold the best.
-    generator = torch.Generator().manual_seed(3)
+    generator = rng(3)
     omega, phi, d = Sawtooth().sample_parameters(1, generator=generator)
     x = torch.rand(1, 30, 1, dtype=torch.float64, generator=generator) * 4 - 2
     y = Sawtooth.evaluate(x, omega, phi, d)

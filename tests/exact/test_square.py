@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from exact_tasks import NUM_TARGETS, average_likelihoods, points, task_of
+from randomness import rng
 from torch import Tensor
 
 from danp_lib.data.generators import SquareWave
@@ -81,7 +82,7 @@ def test_every_square_wave_of_a_prediction_goes_through_the_context(name: str) -
 @squares
 def test_square_drops_no_cell_that_holds_a_wave(name: str) -> None:
     # So many points leave slivers thinner than the cells that the search starts from.
-    generator = torch.Generator().manual_seed(0)
+    generator = rng()
     oracle, nodes, reach = SQUARES[name](), 8000, 2e-2
     window = ((torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes - 0.5) * 2 * reach
     # At low frequencies the released phases have nearly all of a half period.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from randomness import rng
 
 from danp_lib.data.generators import GENERATORS
 from danp_lib.data.points import PointSet
@@ -14,7 +15,7 @@ from danp_lib.exact.oracles import ORACLES, SawtoothOracle, SquareWaveOracle
 def test_without_a_context_the_moments_are_those_of_the_generator(name: str) -> None:
     x = torch.linspace(-1.9, 1.9, 7, dtype=torch.float64).reshape(1, -1, 1)
     many = 20_000
-    generator = torch.Generator().manual_seed(0)
+    generator = rng()
     y = GENERATORS[name]().sample_outputs(x.expand(many, -1, -1), generator=generator)
     predicted = ORACLES[name]().predict(PointSet.empty(dtype=torch.float64), x)
     error = 4.0 * (y.var(dim=0) / many).sqrt() + 0.005  # of the Monte Carlo mean, and of the nodes

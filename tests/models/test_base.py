@@ -159,11 +159,6 @@ class TestDeepSet(PredictiveContract):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> nn.Module:
         return built(DeepSet, torch.float64, domain=domain)
 
-    def predict(
-        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
-    ) -> Predictive:
-        return model.predict(context, xt)
-
 
 def test_a_model_without_a_grid_is_trained_stored_scored_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,11 +35,6 @@ class TestConvCNP(PredictiveContract):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvCNP:
         return seeded(ConvCNP, small_config(domain=domain, rank=0))
 
-    def predict(
-        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
-    ) -> LowRankNormal:
-        return model.predict(context, xt)
-
     def test_outputs_are_independent(self) -> None:
         predictive = self.predict(self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x)
         assert isinstance(predictive, DiagonalNormal)
@@ -50,11 +45,6 @@ class TestConvCNP(PredictiveContract):
 class TestConvGNP(PredictiveContract):
     def build(self, domain: tuple[float, float] = (-2.0, 2.0)) -> ConvGNP:
         return seeded(ConvGNP, small_config(domain=domain))
-
-    def predict(
-        self, model: Any, context: PointSet, xt: Tensor, generator: torch.Generator | None = None
-    ) -> LowRankNormal:
-        return model.predict(context, xt)
 
     def test_outputs_are_correlated(self) -> None:
         predictive = self.predict(self.build(), draw_set(1, 5, 0), draw_set(1, 4, 1).x)
