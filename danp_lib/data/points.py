@@ -61,10 +61,15 @@ class PointSet:
 
     @classmethod
     def empty(
-        cls, batch_size: int = 1, *, dim_x: int = 1, dtype: torch.dtype = torch.float32
+        cls,
+        batch_size: int = 1,
+        *,
+        dim_x: int = 1,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
     ) -> PointSet:
         """A batch of sets that hold no point at all."""
-        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype)
+        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device)
         return cls(x, x.new_zeros(batch_size, 0, 1))
 
     @property
