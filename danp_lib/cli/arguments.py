@@ -123,7 +123,7 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     which holds both. What another run has made is not replaced.
     """
     if threads is not None:
-        _config.checked(_config.PositiveInt, threads, "--threads")
+        torch.set_num_threads(_config.checked(_config.PositiveInt, threads, "--threads"))
     path, folder = out / f"{name}.safetensors", out
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")
@@ -134,6 +134,4 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     if taken and not (folder / STATE).exists():
         raise ValueError(f"out must be new, or made by the run in {folder}, got {taken[0]}.")
     keep_freed_memory()
-    if threads is not None:
-        torch.set_num_threads(threads)
     return path, folder

@@ -12,18 +12,7 @@ from typer import Argument, Option
 from danp_lib._config import check_choice
 from danp_lib._files import check_writable
 from danp_lib.cli import arguments, records
-from danp_lib.cli.arguments import (
-    DATASET_NAMES,
-    AsJson,
-    Data,
-    Defended,
-    Device,
-    Group,
-    Seed,
-    XColumn,
-    YColumn,
-    with_error,
-)
+from danp_lib.cli.arguments import AsJson, Defended, Device, Seed, with_error
 from danp_lib.data.generators import DATASETS
 from danp_lib.data.points import Task
 from danp_lib.evaluation import score
@@ -34,10 +23,10 @@ from danp_lib.fitting.fitted import Fitted
 from danp_lib.inference.likelihood import RULE_OF
 from danp_lib.storage.tasks import benchmark_tasks, load_tasks
 
-_TASKS = Option(help=f"A task file; or {DATASET_NAMES}, for the 310 benchmark tasks.")
-_SAMPLES = Option(
-    help="Samples per task, in a rollout per target (where halved, per target with no known "
-    "point), for a DANP."
+_TASKS = Option(help=f"A task file; or {arguments.DATASET_NAMES}, for the 310 benchmark tasks.")
+_PER_TASK = (
+    "Samples per task, in a rollout per target (where halved, per target with no known point), "
+    "for a DANP"
 )
 _NAME = Argument(help="A pretrained model, or ceiling-gp and so on: the exact one.")
 _MEASURE = Option(
@@ -45,8 +34,7 @@ _MEASURE = Option(
     "number); or used (likelihood and marginals from a DANP's own samples, defended)."
 )
 _NUM_SAMPLES = Option(
-    help="Samples per task, in a rollout per target (where halved, per target with no known "
-    "point), for a DANP; 256 if left out. For the likelihood also paper: 50,000 for small contexts "
+    help=f"{_PER_TASK}; 256 if left out. For the likelihood also paper: 50,000 for small contexts "
     "and 5,000 for others."
 )
 _PER_SIZE = Option(help="With --measure samples: tasks of each context size; 1 if left out.")
@@ -58,15 +46,15 @@ def evaluate(
     checkpoint: Annotated[str, arguments.CHECKPOINT],
     tasks: Annotated[str | None, _TASKS] = None,
     estimator: Annotated[str | None, arguments.ESTIMATOR] = None,
-    num_samples: Annotated[int | None, _SAMPLES] = None,
+    num_samples: Annotated[int | None, Option(help=f"{_PER_TASK}.")] = None,
     defended: Defended = False,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
-    data: Data = None,
-    x: XColumn = None,
-    y: YColumn = None,
-    group: Group = None,
+    data: arguments.Data = None,
+    x: arguments.XColumn = None,
+    y: arguments.YColumn = None,
+    group: arguments.Group = None,
 ) -> None:
     """Estimate the likelihood of a model on a set of tasks, or on further records of your own.
 
@@ -86,12 +74,11 @@ def evaluate(
     if data is not None:
         if (estimator, num_samples, device) != (None, None, "cpu"):
             raise ValueError("--estimator, --num-samples and --device do not go with --data.")
-        records.evaluate_records(fitted, data, x, y, group, seed=seed, as_json=as_json)
+        records.evaluate_records(fitted, data, as_json=as_json, x=x, y=y, group=group, seed=seed)
         return
     assert tasks is not None
     if (x, y, group) != (None, None, None):
         raise ValueError("--x, --y and --group do not go with --tasks.")
-    num_samples = 256 if num_samples is None else num_samples
     if tasks not in DATASETS and not Path(tasks).is_file():
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
@@ -101,7 +88,7 @@ def evaluate(
         fitted.model,
         _scaled(task, fitted, tasks).to(device),
         estimator=cast(Estimator, estimator or "both"),
-        num_samples=num_samples,
+        num_samples=256 if num_samples is None else num_samples,
         generator=torch.Generator(device=device).manual_seed(seed),
         progress=True,
     )

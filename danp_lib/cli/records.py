@@ -33,19 +33,13 @@ def run_records(*, data: Path, out: Path, model: str, threads: int | None, **opt
     print(render_scores(fitted.scores))
 
 
-def evaluate_records(
-    fitted: Fitted,
-    data: Path,
-    x: str | None,
-    y: str | None,
-    group: str | None,
-    *,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Print the score on further records beside that on those held out in training."""
+def evaluate_records(fitted: Fitted, data: Path, *, as_json: bool, **options: Any) -> None:
+    """Print the score on further records beside that on those held out in training.
+
+    The options are those of :func:`~danp_lib.fitting.scoring.score_records`.
+    """
     with saying_warnings(RecordsWarning, where=data):
-        score = score_records(fitted, data, x=x, y=y, group=group, seed=seed)
+        score = score_records(fitted, data, **options)
     held_out = fitted.scores[fitted.model.name]
     if as_json:
         print(as_text({"data": to_dict(score), "held_out": to_dict(held_out)}))
