@@ -195,11 +195,10 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
     table = records.read_records(data, **columns)
     seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
-    apart, width, period = seen.functions, None, None
-    if config.period is not None:
-        period = table.layout.in_units_of_x(config.period, "period")
-    if config.width is not None:
-        width = table.layout.in_units_of_x(config.width, "width")
+    period = table.layout.in_units_of_x(config.period, "period")
+    width = table.layout.in_units_of_x(config.width, "width")
+    apart = seen.functions
+    if width is not None:
         apart = records.windows_of(seen, width, stride=width).functions
         points = apart.x.shape[1]
         if (every := math.ceil(int(seen.functions.mask.sum()) * points / _MOST_ENTRIES)) > 1:

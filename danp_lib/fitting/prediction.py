@@ -91,7 +91,7 @@ def predict_table(
             columns = _predict(
                 fitted, known, wanted, x, start, generator=_stream(seed, name), **options
             )
-        labels = {} if name is None else {group: name}
+        labels: dict[Any, Any] = {} if name is None else {group: name}
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
     if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
         warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)

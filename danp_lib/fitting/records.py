@@ -77,14 +77,16 @@ class Layout(Columns):
     width: PositiveFloat | None = None
     dates: bool = False
 
-    def in_units_of_x(self, length: float | str, name: str) -> float:
-        """A length as a number, of years if the inputs are dates; others have no durations."""
-        if isinstance(length, str) and not self.dates:
+    def in_units_of_x(self, length: float | str | None, name: str) -> float | None:
+        """A length, if any, as a number, of years where the inputs are dates; else no duration."""
+        if not isinstance(length, str):
+            return length
+        if not self.dates:
             raise ValueError(
                 f"{name} must be a number in units of {self.x!r}, which holds no dates, got "
                 f"{length!r}."
             )
-        return years_of(length) if isinstance(length, str) else length
+        return years_of(length)
 
     def in_words(self, interval: tuple[float, float]) -> str:
         """An interval of years as dates, or where inputs count from a start, in days."""
@@ -128,7 +130,10 @@ def read_records(
     Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
     function averaged; a :class:`RecordsWarning` says so.
     """
-    inputs, outputs, names, dates = _columns(data, x, y, group)
+    table = read_columns(data, [column for column in (x, y, group) if column is not None])
+    inputs, dates = read_inputs(table[x])
+    names = [0] * len(inputs) if group is None else read_names(table[group]).to_list()
+    outputs = read_outputs(table[y])
     _warn_of_codes(inputs, outputs, x, y, dates)
     parts, starts = [], []
     missing = np.isnan(outputs)
@@ -168,16 +173,6 @@ def read_records(
             warn(f"{message}: {count}.{hint}", stacklevel=2)
     layout = Layout(x, y, group, own_start, dates=dates)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
-
-
-def _columns(
-    data: Any, x: str, y: str, group: str | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], bool]:
-    """Inputs, outputs, names of the functions, and whether the inputs were dates."""
-    table = read_columns(data, [column for column in (x, y, group) if column is not None])
-    inputs, dates = read_inputs(table[x])
-    names = np.zeros(len(inputs), dtype=int) if group is None else read_names(table[group])
-    return inputs, read_outputs(table[y]), np.asarray(names), dates
 
 
 def _warn_of_codes(
