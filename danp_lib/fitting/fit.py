@@ -207,8 +207,6 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             )
         stride = every * width / points if every > 1 else None
         seen = records.windows_of(seen, width, stride=stride, quiet=True)  # said above
-        with naming(f"in what is held out, a fraction {config.held_out}"):
-            unseen = records.windows_of(unseen, width, stride=width)
     season = None
     if period is not None:
         real = seen.functions.mask
@@ -223,6 +221,8 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
             "with the Gaussian process."
         )
     with naming(f"in what is held out, a fraction {config.held_out}"):
+        if width is not None:
+            unseen = records.windows_of(unseen, width, stride=width)
         tables.append(usable(unseen, season, context + targets))
     rest, later = (table.y[table.mask] for table in tables)
     if config.division != "group" and abs(later.mean() - rest.mean()) > _DRIFT * rest.std():
@@ -243,7 +243,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     scaling = Scaling.fit(tables[0], x_range=x_range)
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
     if not config.relative and (span := tasks[0].span()) * _FINEST < _FEWEST_CELLS:
-        share = span / (tasks[0].box.upper[0] - tasks[0].box.lower[0])
+        share = span / tasks[0].box.width[0]
         records.warn(
             f"the inputs of a function span {100.0 * share:.2g} % of those of all, too little for "
             "a model's grid; count them from each function's own first one, by own_start "

@@ -165,9 +165,7 @@ class Fitted:
     def _check_precision(self, **inputs: Tensor) -> None:
         """Refuse inputs whose rounding moves them by a tenth of a cell of the model's grid."""
         finest = float(torch.tensor(self.scaling.x_unit).min())
-        box = self.model.domain
-        widths = (high - low for low, high in zip(box.lower, box.upper, strict=True))
-        cell = finest * (self.model.grid_spacing or 1e-3 * min(widths))
+        cell = finest * (self.model.grid_spacing or 1e-3 * min(self.model.domain.width))
         for name, x in inputs.items():
             # What is off the domain, or infinite, is refused for that.
             if not x.is_floating_point() or x.dtype == torch.float64 or not x.numel():

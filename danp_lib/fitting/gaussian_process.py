@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,7 @@ class FittedGaussianProcess:
         _, smoothness, scales = max(
             _maximize(smoothness, at, values, mask) for smoothness in (0.5, 1.5, 2.5, math.inf)
         )
-        _warn_of_bounds(*scales)
+        _warn_of_bounds(scales)
         return cls(smoothness, scales, knots, mean)
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
@@ -114,15 +115,12 @@ def _maximize(
     return -closure().item(), smoothness, (amplitude, length, noise)
 
 
-def _warn_of_bounds(amplitude: float, length: float, noise: float) -> None:
+def _warn_of_bounds(scales: Sequence[float]) -> None:
     low, high = map(math.exp, _BOUNDS)
-    for name, part, scale, bounds in (
-        ("amplitude", "outputs", amplitude, (low, high)),
-        ("length scale", "inputs", length, (low, high)),
+    named = (("amplitude", "outputs"), ("length scale", "inputs"), ("noise", "outputs"))
+    for (name, part), scale in zip(named, scales, strict=True):
         # Outputs without noise reach the lower bound: it keeps covariances invertible.
-        ("noise", "outputs", noise, (high,)),
-    ):
-        if any(math.isclose(scale, bound) for bound in bounds):
+        if math.isclose(scale, high) or (name != "noise" and math.isclose(scale, low)):
             warn(
                 f"the {name} of the Gaussian process lies on its bound {scale:.3g}, so that it may "
                 f"fit badly: scale the {part} to a standard deviation near 1, without a trend."

@@ -14,20 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from danp_lib._config import Configuration, Limit, PositiveFloat, checked
+from danp_lib.data import tables
 from danp_lib.data.observations import cut_windows, stack
 from danp_lib.data.points import PointSet
-from danp_lib.data.tables import (
-    DAYS_A_YEAR,
-    read_columns,
-    read_inputs,
-    read_names,
-    read_outputs,
-    years_of,
-)
 
 HoldOutBy = Literal["group", "time", "blocks"]
 
-Duration = Annotated[str, Limit("such as '48h' or '7 days'", lambda text: years_of(text) > 0.0)]
+Duration = Annotated[
+    str, Limit("such as '48h' or '7 days'", lambda text: tables.years_of(text) > 0.0)
+]
 Length = PositiveFloat | Duration
 """A length along x, a number in its units, or for dates a duration."""
 
@@ -86,14 +81,14 @@ class Layout(Columns):
                 f"{name} must be a number in units of {self.x!r}, which holds no dates, got "
                 f"{length!r}."
             )
-        return years_of(length)
+        return tables.years_of(length)
 
     def in_words(self, interval: tuple[float, float]) -> str:
         """An interval of years as dates, or where inputs count from a start, in days."""
         if self.relative:
-            low, high = (f"{years * DAYS_A_YEAR:.6g}" for years in interval)
+            low, high = (f"{years * tables.DAYS_A_YEAR:.6g}" for years in interval)
             return f"[{low}, {high}] days"
-        seconds = (round((years - 1970.0) * DAYS_A_YEAR * 86_400) for years in interval)
+        seconds = (round((years - 1970.0) * tables.DAYS_A_YEAR * 86_400) for years in interval)
         dates = (str(np.datetime64(second, "s")).removesuffix("T00:00:00") for second in seconds)
         return f"[{', '.join(dates)}]"
 
@@ -130,10 +125,10 @@ def read_records(
     Rows without an output are left out, unsorted ones sorted, and outputs at equal inputs of one
     function averaged; a :class:`RecordsWarning` says so.
     """
-    table = read_columns(data, [column for column in (x, y, group) if column is not None])
-    inputs, dates = read_inputs(table[x])
-    names = [0] * len(inputs) if group is None else read_names(table[group]).to_list()
-    outputs = read_outputs(table[y])
+    table = tables.read_columns(data, [column for column in (x, y, group) if column is not None])
+    inputs, dates = tables.read_inputs(table[x])
+    names = [0] * len(inputs) if group is None else tables.read_names(table[group]).to_list()
+    outputs = tables.read_outputs(table[y])
     _warn_of_codes(inputs, outputs, x, y, dates)
     parts, starts = [], []
     missing = np.isnan(outputs)
