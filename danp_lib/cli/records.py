@@ -44,13 +44,9 @@ def evaluate_records(fitted: Fitted, data: Path, *, as_json: bool, **options: An
     if as_json:
         print(as_text({"data": to_dict(score), "held_out": to_dict(held_out)}))
         return
-    rows: list[tuple[str, ...]] = [
-        ("functions of", "number", "nats per target", "CRPS", "50 %", "90 %")
-    ]
+    rows = [["functions of", "number", "nats per target", "CRPS", "50 %", "90 %"]]
     for name, one in ((data.name, score), ("held out in training", held_out)):
-        likelihood = with_error(one.log_likelihood, one.log_likelihood_ci95, ".3f")
-        coverage = (f"{share:.0%}" for share in (one.coverage_50, one.coverage_90))
-        rows.append((name, str(one.num_functions), likelihood, _three_digits(one.crps), *coverage))
+        rows.append([name, str(one.num_functions), *_figures(one)])
     print("\n".join(aligned(rows, left=(0,))))
 
 
@@ -62,11 +58,8 @@ def render_scores(scores: Mapping[str, HeldOutScore]) -> str:
     ]
     for number, (name, score) in enumerate(scores.items()):
         behind = with_error(score.behind, score.behind_ci95, ".3f") if number else ""
-        likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95, ".3f")
-        lines.append(
-            f"| {NAMES[name]} | {likelihood} | {behind} | {_three_digits(score.crps)} | "
-            f"{100 * score.coverage_50:.0f} % | {100 * score.coverage_90:.0f} % |"
-        )
+        likelihood, *others = _figures(score)
+        lines.append(f"| {' | '.join([NAMES[name], likelihood, behind, *others])} |")
     return "\n".join(lines)
 
 
@@ -96,5 +89,8 @@ def render_card(name: str, fitted: Fitted, data: Path | None = None) -> str:
     )
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:#.3g}".rstrip(".")
+def _figures(score: HeldOutScore) -> list[str]:
+    """The log-likelihood, the CRPS and both coverages of a score as text."""
+    likelihood = with_error(score.log_likelihood, score.log_likelihood_ci95, ".3f")
+    coverages = (f"{100 * share:.0f} %" for share in (score.coverage_50, score.coverage_90))
+    return [likelihood, f"{score.crps:#.3g}".rstrip("."), *coverages]
