@@ -42,16 +42,24 @@ def predict_table(
 ) -> Any:
     """Predict at the inputs of one table from the points of another.
 
-    Both are CSV files with a header or pandas DataFrames, in the units of the data; the context may
-    have no rows. Where it has a column of groups, each is predicted by itself, and ``at`` may have
-    that column too. The columns ``x``, ``y`` and ``group`` are those of the training if left out. A
+    Both are CSV files with a header or pandas DataFrames, in the units of the data. Where the
+    context has a column of groups, each is predicted by itself, and ``at`` may have it too. A
     :class:`~danp_lib.fitting.records.RecordsWarning` says what was left out or may be a mistake, a
     :class:`~danp_lib.models.contexts.ContextWarning` that a context is unlike those of training.
 
-    Every function starts at ``start``, a number or a date, for a model that counts from there; if
-    left out, at the earliest input given or asked for. A DANP averages over ``num_samples`` samples
-    of the auxiliary data; ``quantiles`` are levels in (0, 1), and ``samples`` is a number of joint
-    samples. A group's random numbers depend on the seed and its name, and on no other group.
+    Args:
+        fitted: The model, in the units of its data.
+        context: What is known; it may have no rows.
+        at: Where to predict.
+        x: The column of inputs; here and below, that of the training if left out.
+        y: The column of outputs.
+        group: The column that tells functions apart.
+        start: Where every function starts, a number or a date, for a model that counts from there;
+            if left out, the earliest input given or asked for.
+        num_samples: Samples of the auxiliary data that a DANP averages over.
+        quantiles: Their levels, in (0, 1).
+        samples: Number of joint samples.
+        seed: Seed of all randomness; a group's numbers depend on its name, and on no other group.
 
     Returns:
         A DataFrame with the columns of groups, if any, and of inputs, then ``mean``, ``sd``
@@ -63,11 +71,12 @@ def predict_table(
             domain; the message names the line.
     """
     check_kind(Fitted, fitted=fitted)
-    checked(Seed, seed, "seed")
     pandas, layout = tables.import_pandas(), fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
-    options = _checked_options(x, y, group, num_samples, quantiles, samples)
+    options = _checked_options(num_samples, quantiles, samples)
+    checked(Seed, seed, "seed")
+    _check_columns(x, y, group, options["quantiles"], samples)
     given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
     asked = _read_rows(at, [x], group, dates=layout.dates)
     source, *_ = sources = [
@@ -76,27 +85,27 @@ def predict_table(
     ]
     names = _names_of_functions(given, asked, y, group, sources)
     given = given.dropna(subset="y")
-    if start is not None:
-        cell = pandas.Series([start], index=["--start"], name="start")
-        start = float(_read_inputs(cell, dates=layout.dates)[0])
+    starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts: list[Any] = []
     unlike: list[str] = []
     for name in names:
-        known, wanted = (
-            rows[rows["group"] == name] if "group" in rows else rows for rows in (given, asked)
-        )
+        known, wanted = _rows_of(name, given), _rows_of(name, asked)
         where = f"{source}" if name is None else f"{source}, {group} {name}"
         known = _without_repeats(known, where, averaged=bool(fitted.scores))
+        random = _stream(seed, name)
         with _naming_warnings(where, unlike):
-            columns = _predict(
-                fitted, known, wanted, x, start, generator=_stream(seed, name), **options
-            )
+            columns = _predict(fitted, known, wanted, x, starts_at, generator=random, **options)
         labels: dict[Any, Any] = {} if name is None else {group: name}
+        labels[x] = wanted["label"]
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
-    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
-        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)
+    _count_others(unlike)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
+
+
+def _rows_of(name: Any, rows: Any) -> Any:
+    """The rows of one function; all of them where none is named."""
+    return rows[rows["group"] == name] if "group" in rows else rows
 
 
 @contextmanager
@@ -114,6 +123,12 @@ def _naming_warnings(where: str, unlike: list[str]) -> Iterator[None]:
             warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
 
 
+def _count_others(unlike: list[str]) -> None:
+    """Warn of how many further contexts are unlike training."""
+    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
+        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=3)
+
+
 def _stream(seed: int, name: Any) -> torch.Generator:
     """A group's own random numbers, whatever other groups there are."""
     if name is not None:
@@ -122,27 +137,28 @@ def _stream(seed: int, name: Any) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _checked_options(
-    x: str, y: str, group: str | None, num_samples: int, quantiles: Sequence[float], samples: int
-) -> dict[str, Any]:
-    """What :func:`_predict` is told, where no names of columns meet.
-
-    The levels become Python's floats, by which columns of the result are named.
-    """
+def _checked_options(num_samples: int, quantiles: Sequence[float], samples: int) -> dict[str, Any]:
+    """What :func:`_predict` is told; the levels as Python's floats, by which columns are named."""
     check_at_least(0, samples=samples)
     check_at_least(1, num_samples=num_samples)
     levels = checked(tuple[float, ...], quantiles, "quantiles")
     if not all(0.0 < q < 1.0 for q in levels) or len(set(levels)) < len(levels):
         raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(levels)}.")
+    return {"num_samples": num_samples, "quantiles": levels, "samples": samples}
+
+
+def _check_columns(
+    x: str, y: str, group: str | None, quantiles: Sequence[float], samples: int
+) -> None:
+    """Refuse names of columns that would meet, also with those made for the result."""
     tables.check_different([column for column in (x, y, group) if column is not None])
-    made = {"mean", "sd", *(f"q{q!r}" for q in levels)}
+    made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
     made |= {f"sample_{i + 1}" for i in range(samples)}
     if {x, group} & made:
         raise ValueError(
             "x and group must name no column that the result makes, such as mean, got "
             f"{x!r} and {group!r}."
         )
-    return {"num_samples": num_samples, "quantiles": levels, "samples": samples}
 
 
 def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool) -> Any:
@@ -164,6 +180,11 @@ def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool)
     others = table.attrs["columns"] - {*columns, group}
     rows.attrs["others"] = {name for name in others if not re.match("Unnamed:|$", str(name))}
     return rows
+
+
+def _read_start(start: Any, *, dates: bool) -> float:
+    cell = tables.import_pandas().Series([start], index=["--start"], name="start")
+    return float(_read_inputs(cell, dates=dates)[0])
 
 
 def _read_inputs(cells: Any, *, dates: bool) -> NDArray[np.float64]:
@@ -231,7 +252,7 @@ def _predict(
     quantiles: Sequence[float],
     samples: int,
     generator: torch.Generator,
-) -> dict[str, Any]:
+) -> dict[str, list[float]]:
     """The columns of the result for one function; ``x`` is the name of its inputs."""
     known, inputs = PointSet(_points(given["x"]), _points(given["y"])), _points(asked["x"])
     origin = fitted.start(known, inputs, start)
@@ -256,7 +277,7 @@ def _predict(
         columns |= {f"sample_{i + 1}": values for i, values in enumerate(drawn)}
         for key, values in columns.items():
             table.setdefault(key, []).extend(values.flatten().tolist())
-    return {x: asked["label"], **table}
+    return table
 
 
 def _points(column: Any) -> Tensor:
