@@ -25,7 +25,7 @@ from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
 from danp_lib.inference.likelihood import Rollouts, num_orders
-from danp_lib.models.danp import defend
+from danp_lib.models.danp import DANP, defend
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
@@ -113,13 +113,12 @@ def load_model(
     """One of :data:`NAMES`, and the origin of a result of it; see :func:`run_benchmark`."""
     check_choice("name", name, NAMES)
     kind, dataset = split_name(name)
+    model: Any
     if kind == CEILING:
-        model: Any = ORACLES[dataset]()
-        weights, compiled = None, False
+        model, weights, device = ORACLES[dataset](), None, "cpu"
     else:
         model, weights = load_pretrained(name, device=device), sha256(pretrained_path(name))
-        compiled = compiled and model.name == "danp" and can_compile(device)
-    if compiled:
+    if compiled := compiled and isinstance(model, DANP) and can_compile(device):
         compile_unet(model, batch_size=CHUNK_SIZE)
     origin = Origin(
         name=name,
@@ -128,7 +127,7 @@ def load_model(
         tasks=sha256(benchmark_path(dataset)),
         seed=seed,
         commit=commit(),
-        hardware=hardware("cpu" if weights is None else device),
+        hardware=hardware(device),
         compiled=compiled,
         **versions(),
     )
@@ -186,10 +185,9 @@ def run_benchmark(
         path = (Path(folder) / result_name(name, measured)).with_suffix(_PARTIAL)
         if path.is_file():
             before = load_result(path, content)
-            drawn = options.get("num_samples", 256)
-            factor = num_orders(estimator)
             is_counted = model.num_levels > 0 and content is Evaluation
-            _check_resumable(path, before, origin, drawn if is_counted else None, factor)
+            drawn = options.get("num_samples", 256) if is_counted else None
+            _check_resumable(path, before, origin, drawn)
             origin, options["done"] = before.origin, getattr(before.content, kind.kept)
         options["keep"] = lambda part: _write(path, Result(origin, configuration, part))
     device = "cpu" if origin.weights is None else device
@@ -241,21 +239,17 @@ def _write(path: Path, result: Result[Content]) -> None:
 
 
 def _check_resumable(
-    path: Path,
-    before: Result[Any],
-    now: Origin,
-    num_samples: int | Callable[[int], int] | None,
-    factor: int,
+    path: Path, before: Result[Any], now: Origin, num_samples: int | Callable[[int], int] | None
 ) -> None:
-    """Refuse what another run kept; a DANP's likelihoods have ``factor * num_samples`` samples."""
+    """Refuse what another run kept, or likelihoods with another number of samples, if given."""
     rules = []
     for key in ("name", "weights", "tasks", "seed", "danp_lib", "torch"):
         expected = getattr(now, key)
         rules.append((f"be of {key} {expected}", expected, getattr(before.origin, key)))
     if num_samples is not None:
         for record in before.content.tasks:
-            size = record.context_size
-            count = factor * (num_samples(size) if callable(num_samples) else num_samples)
+            size, orders = record.context_size, num_orders(record.estimator)
+            count = orders * (num_samples(size) if callable(num_samples) else num_samples)
             rule = f"have {count} samples for {size} context points"
             rules.append((rule, count, record.num_samples))
     for rule, expected, found in rules:

@@ -33,13 +33,7 @@ class Used:
 
 
 @unchecked_contexts()
-def score_used(
-    model: DANP,
-    task: Task,
-    *,
-    num_samples: int = 256,
-    **options: Any,
-) -> Used:
+def score_used(model: DANP, task: Task, *, num_samples: int = 256, **options: Any) -> Used:
     """Score the :meth:`~danp_lib.models.danp.DANP.defended` form of a DANP, on each task by itself.
 
     The other options are those of :func:`score_each`.

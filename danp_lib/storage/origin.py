@@ -27,12 +27,11 @@ def hardware(device: torch.device | str = "cpu") -> Hardware:
     """This machine, for a computation on a device."""
     device = torch.device(device)
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    names = []
-    with suppress(OSError):
+    cpu = platform.processor() or platform.machine() or "unknown"
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cpu = names[0] if names else platform.processor() or platform.machine() or "unknown"
-    return Hardware(cpu=cpu, gpu=gpu, threads=torch.get_num_threads())
+        cpu = next(line.partition(":")[2] for line in lines if line.startswith("model name"))
+    return Hardware(cpu=cpu.strip(), gpu=gpu, threads=torch.get_num_threads())
 
 
 def commit() -> str | None:

@@ -16,24 +16,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from danp_lib._config import NonNegativeFloat, checked
-from danp_lib._files import check_writable
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
 from danp_lib.data.points import check_kind
 from danp_lib.models.base import NeuralProcess
-from danp_lib.training import objective
+from danp_lib.training import objective, resume
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.optim import Optimizer
-from danp_lib.training.resume import (
-    LOG,
-    STATE,
-    Record,
-    RunState,
-    load_state,
-    save_snapshot,
-    save_state,
-)
+from danp_lib.training.resume import Record, RunState
 
 
 class NonFiniteLossError(ValueError):
@@ -82,9 +73,7 @@ def train(
     for_training, for_validation = spawn(generator, 2)
     state = RunState(model, Optimizer(model, config), for_training, task_generator, config)
     place = None if folder is None else Path(folder)
-    for file in () if place is None else (place / STATE, place / LOG):
-        check_writable(file)
-    history = [] if place is None else load_state(place, state)
+    history = [] if place is None else resume.load_state(place, state)
     make_step = TrainingStep(state, compile_model)
     draw = partial(objective.draw_batch, model, task_generator, config.batch)
     validation = [
@@ -103,7 +92,7 @@ def train(
             state.step += 1
             bar.update()
             if snapshots and place is not None:
-                save_snapshot(place, state)
+                resume.save_snapshot(place, state)
             done = state.step == config.num_steps
             leaving = done or bool(stopped) or time.monotonic() > deadline
             validating = done or state.step % config.validate_every == 0
@@ -118,7 +107,7 @@ def train(
             if callback is not None:
                 callback(record)
             if place is not None and (validating or leaving):
-                save_state(place, state, history)
+                resume.save_state(place, state, history)
     if state.best is not None:
         model.load_state_dict(state.best.weights)
     model.eval()

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from danp_lib._config import from_dict, to_dict
-from danp_lib._files import write_atomically
+from danp_lib._files import check_writable, write_atomically
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.registry import config_class
@@ -119,6 +119,8 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
     keeps its best weights), and, where the schedule is constant, how long it is.
     """
     path = folder / STATE
+    for file in (path, folder / LOG):
+        check_writable(file)
     if not path.exists():
         return []
     here = state.description() | {"device": state.generator.device.type}
