@@ -1,12 +1,10 @@
 """Scores of the marginals on the benchmark: CRPS, and how often intervals hold the target."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -38,13 +36,12 @@ class Marginals:
     coverage_50: float
     coverage_90: float
     num_tasks: int  #: Number of tasks.
-    #: S, the number of a DANP's samples, one where nothing is sampled.
-    num_samples: int
+    num_samples: int  #: S, the number of a DANP's samples, or 1 where nothing is sampled.
     seconds: float  #: Sum over the tasks.
     tasks: tuple[MarginalRecord, ...]  #: What it is all computed from.
 
     @classmethod
-    def summarize(cls, tasks: Sequence[MarginalRecord], *, num_samples: int) -> Marginals:
+    def summarize(cls, tasks: Sequence[MarginalRecord], *, num_samples: int) -> Self:
         """Sum up records, at least one."""
         scores, half, most = (
             mean_and_ci95(torch.tensor([getattr(t, key) for t in tasks], dtype=torch.float64))

@@ -60,8 +60,7 @@ class Kind(NamedTuple):
     key: str  #: Name of the content in a file.
     score: Callable[..., Any]  #: From a model, tasks, a generator and options to the content.
     options: tuple[str, ...]
-    #: The records that a run keeps after every task, to go on from; ``None`` where it is short.
-    kept: str | None = None
+    kept: str | None = None  #: The records that a run keeps, to go on from, unless it is short.
 
 
 KINDS: dict[type[Any], Kind] = {

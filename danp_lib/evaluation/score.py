@@ -5,14 +5,12 @@ The paper's "average likelihood" is the mean over tasks of
 units of 1/y.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -63,7 +61,7 @@ class Evaluation:
     tasks: tuple[TaskRecord, ...]  #: What it is all computed from.
 
     @classmethod
-    def summarize(cls, tasks: Sequence[TaskRecord]) -> Evaluation:
+    def summarize(cls, tasks: Sequence[TaskRecord]) -> Self:
         """Sum up records, at least one, which may come from several runs."""
         logs = torch.tensor([t.log_likelihood for t in tasks], dtype=torch.float64)
         return cls(

@@ -1,11 +1,9 @@
 """The settings of a training run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from danp_lib._config import (
     Configuration,
@@ -65,7 +63,7 @@ class TrainingConfig(Configuration):
             )
 
     @classmethod
-    def from_provenance(cls, values: Mapping[str, Any]) -> TrainingConfig:
+    def from_provenance(cls, values: Mapping[str, Any]) -> Self:
         """The run that a checkpoint or a saved state names, under the names of today."""
         renamed = {key.replace("loss_knee", "robust_threshold"): v for key, v in values.items()}
         return from_dict(cls, renamed, name="training")

@@ -37,9 +37,6 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     return x.mT if is_tall else x
 
 
-_NEGLIGIBLE = 1e-30
-
-
 class KernelMuon:
     """Muon (Jordan et al., 2024) on kernels, each as the matrix of its first dimension by the rest.
 
@@ -67,7 +64,7 @@ class KernelMuon:
             gradient = torch.stack([cast(Tensor, kernel.grad) for kernel in same]).flatten(2)
             average.lerp_(gradient, 1.0 - self.momentum)
             # That of a unit which never fires again would become subnormal, and the products slow.
-            average.masked_fill_(average.abs() < _NEGLIGIBLE, 0.0)
+            average.masked_fill_(average.abs() < 1e-30, 0.0)
             step = orthogonalized(gradient.lerp_(average, self.momentum))
             step = step * (-math.sqrt(max(1.0, step.shape[1] / step.shape[2])) * learning_rate)
             torch._foreach_mul_(same, 1.0 - learning_rate * self.weight_decay)
@@ -114,10 +111,8 @@ class Optimizer:
 
     def clip_gradient(self) -> Tensor:
         """Scale the gradient down to the largest norm allowed; returns its norm before."""
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        if self.config.gradient_clip is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.config.gradient_clip, norm)
-        return norm
+        largest = self.config.gradient_clip
+        return nn.utils.clip_grad_norm_(self.parameters, math.inf if largest is None else largest)
 
     def step(self) -> None:
         """Move the parameters and drop the gradients."""
