@@ -1,7 +1,6 @@
 """Results on the benchmark tasks: how each kind is made, and its file.
 
-A file holds where the result comes from, the model's configuration, a summary, and the records that
-the summary is computed from.
+A file holds where the result comes from, the model's configuration, records, and their summary.
 """
 
 import json

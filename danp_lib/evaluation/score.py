@@ -107,9 +107,8 @@ def score_each(
 ) -> Content:
     """The summary of tasks' records, each scored with a generator of its own, spawned from one.
 
-    ``score(task, generator=...)`` makes the record of a batch of one.
-    The first tasks may be ``done``, by their records of an earlier call; after each of the rest
-    ``keep`` is called with the summary so far.
+    ``score(task, generator=...)`` makes the record of a batch of one. The first tasks may be
+    ``done``, by their records of an earlier call; after each of the rest ``keep`` gets the summary.
     """
     task.check()
     if task.batch_size == 0 or task.target.num_points == 0:

@@ -43,8 +43,7 @@ class Card(Configuration):
     sha256: str  #: Of the checkpoint's file.
     #: Standard deviation of the observation noise added in training, or its range.
     noise: NonNegativeFloat | NoiseRange = 0.0
-    #: The step whose weights these are, the best by validation; ``None`` for the last.
-    kept_step: PositiveInt | None = None
+    kept_step: PositiveInt | None = None  #: The best step by validation; ``None`` for the last.
 
 
 def make_card(checkpoint: str | os.PathLike[str], **measured: Any) -> Card:

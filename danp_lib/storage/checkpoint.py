@@ -55,8 +55,7 @@ def save_checkpoint(
 ) -> None:
     """Write a model, and what its contexts in training were like, to one file, whole or not at all.
 
-    A source of tasks of one's own needs a name that is not the library's. Equal arguments give
-    equal bytes.
+    A prior of one's own needs a name that is not the library's. Equal arguments give equal bytes.
     """
     name = getattr(model, "name", None)
     if MODELS.get(str(name)) is not type(model):

@@ -26,9 +26,7 @@ class LiveWidget(anywidget.AnyWidget):
 
 
 def live_model(
-    *models: str | DANP,
-    points: Sequence[tuple[float, float]] | None = None,
-    num_samples: int = 16,
+    *models: str | DANP, points: Sequence[tuple[float, float]] | None = None, num_samples: int = 16
 ) -> LiveWidget:
     """Models to choose from, which answer to points set on a plot: pretrained DANPs, or others.
 

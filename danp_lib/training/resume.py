@@ -114,9 +114,10 @@ def save_snapshot(folder: Path, state: RunState) -> None:
 def load_state(folder: Path, state: RunState) -> list[Record]:
     """Take over a run from a folder, if there is one: its records up to where it goes on.
 
-    Another run is refused with a ``ValueError``, and so is a damaged one. What training does not
-    depend on may differ: how often the run is logged and validated, on how many batches (unless it
-    keeps its best weights), and, where the schedule is constant, how long it is.
+    A folder that cannot be written is an ``OSError``; another run is a ``ValueError``, and so is a
+    damaged one. What training does not depend on may differ: how often the run is logged and
+    validated, on how many batches (unless it keeps its best weights), and, where the schedule is
+    constant, how long it is.
     """
     path = folder / STATE
     for file in (path, folder / LOG):
