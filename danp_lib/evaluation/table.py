@@ -5,15 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from danp_lib.data.generators import PAPER_SUFFIX, join_name, split_name
+from danp_lib.evaluation import results
 from danp_lib.evaluation.marginals import Marginals
-from danp_lib.evaluation.results import (
-    CEILING,
-    DEFENDED,
-    NAMES,
-    load_result,
-    result_name,
-    results_folder,
-)
+from danp_lib.evaluation.results import CEILING, DEFENDED, NAMES
 from danp_lib.evaluation.score import Evaluation
 from danp_lib.evaluation.used import Used
 
@@ -115,7 +109,7 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     are those that come with the library, or a folder's; one of something else than its name says,
     or of other weights or tasks than those before it, is refused.
     """
-    folder = results_folder() if folder is None else Path(folder)
+    folder = results.results_folder() if folder is None else Path(folder)
     shown, known = {}, dict[str, str | None]()
     for dataset in PAPER:
         rows = ((label, _row(folder, dataset, label, known)) for label in ROWS)
@@ -140,10 +134,10 @@ def _row(folder: Path, dataset: str, label: str, known: dict[str, str | None]) -
     if label == model:  # marginals depend on the model alone: one of its rows is enough
         contents["marginals"] = Marginals
     for what, content in contents.items():
-        path = folder / result_name(name, what)
+        path = folder / results.result_name(name, what)
         if not path.is_file():
             continue
-        result = load_result(path, content)
+        result = results.load_result(path, content)
         expected, found = f"{name} ({what})", f"{result.origin.name} ({result.measured})"
         if found != expected:
             raise ValueError(f"{path} must be a result of {expected}, got one of {found}.")

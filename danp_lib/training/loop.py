@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -232,7 +231,7 @@ def stop_signals() -> Iterator[list[int]]:
     """Note Ctrl-C and a termination signal in a list, so that the step at hand is finished."""
     seen: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: object) -> None:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
