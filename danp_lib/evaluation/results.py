@@ -116,7 +116,8 @@ def load_model(
         model, weights, device = ORACLES[dataset](), None, "cpu"
     else:
         model, weights = load_pretrained(name, device=device), sha256(pretrained_path(name))
-    if compiled := compiled and isinstance(model, DANP) and can_compile(device):
+    compiled = compiled and isinstance(model, DANP) and can_compile(device)
+    if compiled:
         compile_unet(model, batch_size=CHUNK_SIZE)
     origin = Origin(
         name=name,

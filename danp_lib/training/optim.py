@@ -111,8 +111,11 @@ class Optimizer:
 
     def clip_gradient(self) -> Tensor:
         """Scale the gradient down to the largest norm allowed; returns its norm before."""
-        largest = self.config.gradient_clip
-        return nn.utils.clip_grad_norm_(self.parameters, math.inf if largest is None else largest)
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        # clip_grad_norm_ with an infinite bound would still multiply every gradient by 1.
+        if self.config.gradient_clip is not None:
+            nn.utils.clip_grads_with_norm_(self.parameters, self.config.gradient_clip, norm)
+        return norm
 
     def step(self) -> None:
         """Move the parameters and drop the gradients."""
