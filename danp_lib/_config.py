@@ -88,7 +88,9 @@ def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
         if not issubclass(base, Configuration) or "__dataclass_params__" in vars(base):
             continue
         new = [
-            n for n in get_annotations(base) if n not in known and not _is_class_variable(hints[n])
+            name
+            for name in get_annotations(base)
+            if name not in known and ClassVar not in (hints[name], get_origin(hints[name]))
         ]
         if missed := [*new, *(name for name in vars(base) if name in known)]:
             raise ValueError(
@@ -98,10 +100,6 @@ def _fields(cls: type[Any]) -> tuple[dict[str, Any], list[str]]:
     taken = [field for field in fields(cls) if field.init]
     required = [f.name for f in taken if f.default is MISSING and f.default_factory is MISSING]
     return {field.name: hints[field.name] for field in taken}, required
-
-
-def _is_class_variable(kind: Any) -> bool:
-    return kind is ClassVar or get_origin(kind) is ClassVar
 
 
 @cache

@@ -32,13 +32,6 @@ class OutputsDistribution(Distribution):
             points = self.event_shape[0]
             raise ValueError(f"value must have shape (..., {points}, 1), got {tuple(value.shape)}.")
 
-    def check_level(self, level: Tensor) -> None:
-        """Refuse a level of marginal quantiles that is not in [0, 1]; on a GPU nothing is asked."""
-        if level.device.type == "cpu" and not (inside := (level >= 0.0) & (level <= 1.0)).all():
-            raise ValueError(
-                f"the level of a quantile must lie in [0, 1], got {level[~inside].flatten()[0]:g}."
-            )
-
     @staticmethod
     def check_each(value: Tensor | float) -> None:
         """Refuse what is neither one number for all outputs nor one for each."""
@@ -159,7 +152,11 @@ class LowRankNormal(OutputsDistribution):
         """Marginal quantiles at one level in [0, 1], or at one per point ``(..., points, 1)``."""
         self.check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
-        self.check_level(level)
+        # A GPU would be waited for.
+        if level.device.type == "cpu" and not (inside := (level >= 0.0) & (level <= 1.0)).all():
+            raise ValueError(
+                f"the level of a quantile must lie in [0, 1], got {level[~inside].flatten()[0]:g}."
+            )
         return self.mean + self.stddev * torch.special.ndtri(level)
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:

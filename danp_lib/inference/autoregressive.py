@@ -120,12 +120,11 @@ def ar_sample(
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)
     rows = []
     for row in range(batch):
+        known, x = context[row], xt[row]
         # All chunks read on in the same streams, so that the chunk size changes nothing.
         streams = spawn(generator, 2 + 2 * xt.shape[1])
         parts = [
-            _sample(
-                model, context[row].expand(count), xt[row].expand(count, -1, -1), outward, streams
-            )
+            _sample(model, known.expand(count), x.expand(count, -1, -1), outward, streams)
             for count in chunks(num_samples, chunk_size)
         ]
         rows.append(torch.cat(parts))

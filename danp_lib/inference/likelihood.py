@@ -7,16 +7,16 @@ gets the importance weight :math:`p_\theta(D_a \mid D_c) / q(D_a)`. Half of the 
 either proposal where the balance heuristic weights them (Veach and Guibas, 1995). This works at
 every context size on sawtooth waves; on square waves few of the samples count, and the estimate can
 be far too low. All three estimates are unbiased (where inputs come from a task's pool, on average
-over pools), so that their logarithms are lower bounds in expectation. Where a
-model weights its samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are
-ratios of two estimates, and forward-noised samples alone do not serve: all of them lie near the
-truth, so that they cannot estimate the mean weight over the model's own samples.
+over pools), so that their logarithms are lower bounds in expectation. Where a model weights its
+samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are ratios of two
+estimates, and forward-noised samples, all of which lie near the truth, do not serve alone: they
+cannot estimate the mean weight over the model's own samples.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ def log_likelihood(
         raise ValueError("task must hold at least one task, got a batch of 0.")
     sampled = model.is_sampled
     drawn = num_samples if sampled else 1
-    rolled_out = estimator in get_args(Rollouts) or model.autoregressive
+    rolled_out = estimator in RULE_OF or model.autoregressive
     if generator is None and (sampled or rolled_out):
         raise ValueError(
             "generator must be a torch.Generator, which samples and a rollout need, got None."
@@ -131,7 +131,7 @@ def log_likelihood(
     used: str = estimator
     if rolled_out:
         # The first of several orders is that of one order alone with the same seed.
-        used = estimator if estimator in get_args(Rollouts) else "autoregressive"
+        used = estimator if estimator in RULE_OF else "autoregressive"
         orders, outward, halved = RULE_OF[used]
         options |= {"outward": outward, "halved": halved}
         rollouts = [ar_log_prob(model, task, **options) for _ in range(orders)]
@@ -158,7 +158,7 @@ def log_likelihood(
 
 
 def _terms(predictive: Predictive, y: Tensor) -> Tensor:
-    """Log-densities of which the mean density is that of a prediction, ``(batch, components)``."""
+    """Log-densities whose mean density is that of the predictive, ``(batch, components)``."""
     if not isinstance(predictive, Mixture):
         return predictive.log_prob(y).unsqueeze(1)
     each = predictive.components.log_prob(y.unsqueeze(1))
@@ -182,7 +182,7 @@ def log_weights(
     With the same seed, fewer samples are the first ones of more, an even number of them for
     ``"both"``: one run gives the estimates of all smaller S, but not of a model that weights its
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
-    :func:`log_likelihood`. A model without levels has one for each component of its prediction.
+    :func:`log_likelihood`. A model without levels has one term.
     """
     check_kind(Task, task=task)
     if task.batch_size != 1:
@@ -192,8 +192,7 @@ def log_weights(
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
     if model.num_levels == 0:
-        options: Any = {"num_samples": num_samples, "generator": generator}
-        return _terms(model.predict(task.context, task.xt, **options), task.yt)[0]
+        return model.predict(task.context, task.xt).log_prob(task.yt)
     weighted = model.config.base.largest_noise > 0.0
     if weighted and estimator == "noising":
         raise ValueError(

@@ -109,15 +109,10 @@ class NeuralProcess(nn.Module, ABC):
             return lambda xt: predict(context, xt)
         check_kind(torch.Generator, generator=generator)
         assert generator is not None
-        device, state = generator.device, generator.get_state()
+        state = generator.clone_state()
         spawn(generator, 1)  # what draws from it next has other samples
         options: Any = {"num_samples": num_samples, "chunk_size": chunk_size}
-
-        def predictive(xt: Tensor) -> Predictive:
-            again = torch.Generator(device).set_state(state)
-            return predict(context, xt, generator=again, **options)
-
-        return predictive
+        return lambda xt: predict(context, xt, generator=state.clone_state(), **options)
 
     def check(self, sets: Mapping[str, PointSet], **inputs: Tensor) -> None:
         """Refuse named sets and inputs of wrong shapes, not finite, or off the domain."""

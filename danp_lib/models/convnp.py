@@ -345,7 +345,6 @@ class ConvNP(ConvNeuralProcess):
     @torch.no_grad()
     def context_log_density(self, context: PointSet) -> Tensor:
         """See the base class: one pass."""
-        context = context.blanked()
         features = self.core.features(self.core.encode([context]))
         return log_density_per_point(self.core.at_context(features, context), context)
 
