@@ -102,6 +102,26 @@ class Mixture(OutputsDistribution):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
 
+    def moment_matched(self) -> LowRankNormal:
+        r"""The one Gaussian with the mean and the covariance of the mixture.
+
+        By the law of total covariance, with weights :math:`\pi_s` and the mixture's mean m,
+
+        .. math::
+            \Sigma = \sum_s \pi_s \big[ W_s W_s^\top + \operatorname{diag}(v_s)
+                + (m_s - m)(m_s - m)^\top \big] .
+
+        Its diagonal variance is the mean of the components', and its rank the number of points. The
+        one of a :meth:`marginal` is the marginal of the one of all points.
+        """
+        parts, root = self.components, self._weights.sqrt()
+        columns = torch.cat([parts.cov_factor, parts.loc - self.mean.unsqueeze(-3)], dim=-1) * root
+        joint = columns.transpose(-3, -2).flatten(start_dim=-2)
+        values, vectors = torch.linalg.eigh(joint @ joint.mT)
+        # A covariance of too few columns has eigenvalues of 0, which rounding makes negative.
+        factor = vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
+        return LowRankNormal(self.mean, factor, (self._weights * parts.cov_diag).sum(dim=-3))
+
     def marginal(self, index: slice | Tensor) -> Mixture:
         """The joint distribution of some of the points."""
         return Mixture(self.logits, self.components.marginal(index))

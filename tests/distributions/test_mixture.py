@@ -69,6 +69,32 @@ class TestMixture:
         )
         torch.testing.assert_close(made.marginal(index).log_prob(y[:, index]), expected)
 
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_the_gaussian_of_its_moments_has_its_mean_and_covariance(self, rank: int) -> None:
+        made = mixture(rank=rank)
+        second = made.components.covariance_matrix + made.components.mean @ made.components.mean.mT
+        raw = (made.logits.exp()[..., None, None] * second).sum(dim=1)
+        matched = made.moment_matched()
+        torch.testing.assert_close(matched.mean, made.mean)
+        torch.testing.assert_close(matched.covariance_matrix, raw - made.mean @ made.mean.mT)
+        torch.testing.assert_close(matched.variance, made.variance)
+        of_samples = np.cov(made[0].sample((20_000,), generator=rng())[..., 0].T.numpy())
+        covariance = matched.covariance_matrix[0].numpy()
+        np.testing.assert_allclose(of_samples, covariance, atol=0.05 * covariance.max())
+
+    def test_the_gaussian_of_its_moments_is_consistent(self) -> None:
+        made, y, index = mixture(), values(2), torch.tensor([2, 0])
+        first, then = (
+            made.marginal(index).moment_matched(),
+            made.moment_matched().marginal(index),
+        )
+        torch.testing.assert_close(first.log_prob(y[:, index]), then.log_prob(y[:, index]))
+
+    def test_the_gaussian_of_one_component_is_that(self) -> None:
+        component, y = normal((2, 1), rank=0), values(2)
+        alone = Mixture(torch.zeros(2, 1), component).moment_matched()
+        torch.testing.assert_close(alone.log_prob(y), component[:, 0].log_prob(y))
+
     @given(level=st.floats(1e-4, 1 - 1e-4), seed=st.integers(0, 20))
     @property_test
     def test_quantiles_invert_the_distribution_function(self, level: float, seed: int) -> None:
