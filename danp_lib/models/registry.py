@@ -14,5 +14,21 @@ MODELS: dict[str, type[Any]] = {
 
 
 def config_class(model: str) -> type[Any]:
-    """The dataclass that a model of this name is constructed from."""
-    return get_type_hints(MODELS[model].__init__)["config"]
+    """The dataclass that a model of this name is constructed from.
+
+    Raises:
+        ValueError: If the model does not say it.
+    """
+    found = get_type_hints(MODELS[model].__init__).get("config")
+    if found is None:
+        raise ValueError(
+            f"config of {MODELS[model].__name__}.__init__ must be annotated with its dataclass, "
+            "got no annotation."
+        )
+    return found
+
+
+def check_config(model: str, config: object) -> None:
+    """Refuse what a model of this name is not constructed from."""
+    if not isinstance(config, expected := config_class(model)):
+        raise ValueError(f"config of a {model} must be a {expected.__name__}, got {config!r}.")

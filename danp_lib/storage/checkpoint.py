@@ -23,7 +23,7 @@ from danp_lib._files import data_folders, split_header, with_sorted_header, writ
 from danp_lib.data.generators import GENERATORS, TaskGenerator
 from danp_lib.data.points import check_kind
 from danp_lib.models.contexts import TrainingContexts
-from danp_lib.models.registry import MODELS, config_class
+from danp_lib.models.registry import MODELS, check_config, config_class
 
 FORMAT = "danp_lib/1"
 CONTEXTS = "contexts.json"
@@ -63,6 +63,7 @@ def save_checkpoint(
             f"model must be of a registered class ({', '.join(MODELS)}), got "
             f"{type(model).__name__} with the name {name!r}."
         )
+    check_config(str(name), model.config)
     generator = None
     if task_generator is not None:
         kind = type(task_generator)

@@ -13,7 +13,7 @@ from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.convnp import ConvNPConfig, paper_config
 from danp_lib.models.danp import DANPConfig
-from danp_lib.models.registry import MODELS, config_class
+from danp_lib.models.registry import MODELS, check_config
 from danp_lib.training.config import TrainingConfig
 from danp_lib.training.objective import BatchConfig
 
@@ -86,8 +86,7 @@ class Recipe:
 def build_model(name: str, config: Configuration, *, seed: int) -> NeuralProcess:
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     check_choice("model", name, MODELS)
-    if not isinstance(config, expected := config_class(name)):
-        raise ValueError(f"config of a {name} must be a {expected.__name__}, got {config!r}.")
+    check_config(name, config)
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):

@@ -27,7 +27,7 @@ from danp_lib.data.observations import Observations
 from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling
 from danp_lib.fitting.fitted import Fitted, load_fitted
-from danp_lib.models.convnp import ConvCNP, ConvGNP
+from danp_lib.models.convnp import ConvCNP, ConvGNP, ConvNPConfig
 from danp_lib.models.registry import MODELS, config_class
 from danp_lib.storage.checkpoint import (
     CheckpointError,
@@ -335,6 +335,24 @@ def test_a_class_in_the_table_is_loaded_by_its_name(
     assert config_class("line") is _LineConfig
     save_checkpoint(tmp_path / "m", _Line(_LineConfig(3)))
     assert load_checkpoint(tmp_path / "m").config == _LineConfig(3)
+
+
+def test_what_could_not_be_loaded_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(_Line):
+        def __init__(self, config) -> None:  # type: ignore[no-untyped-def]
+            super().__init__(config)
+
+    monkeypatch.setitem(MODELS, "line", Silent)
+    with pytest.raises(ValueError, match=r"^config of Silent.__init__ must be annotated"):
+        save_checkpoint(tmp_path / "m", Silent(_LineConfig(3)))
+    monkeypatch.setitem(MODELS, "line", _Line)
+    other = _Line(_LineConfig(3))
+    other.config = ConvNPConfig()  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r"^config of a line must be a _LineConfig, got ConvNP"):
+        save_checkpoint(tmp_path / "m", other)
+    assert not list(tmp_path.iterdir())
 
 
 @dataclass(frozen=True)
