@@ -102,8 +102,9 @@ class Mixture(OutputsDistribution):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return 0.5 * (low + high)
 
+    @torch.no_grad()
     def moment_matched(self) -> LowRankNormal:
-        r"""The one Gaussian with the mean and the covariance of the mixture.
+        r"""The one Gaussian with the mean and the covariance of the mixture, without gradients.
 
         By the law of total covariance, with weights :math:`\pi_s` and the mixture's mean m,
 
@@ -112,7 +113,8 @@ class Mixture(OutputsDistribution):
                 + (m_s - m)(m_s - m)^\top \big] .
 
         Its diagonal variance is the mean of the components', and its rank the number of points. The
-        one of a :meth:`marginal` is the marginal of the one of all points.
+        one of a :meth:`marginal` is the marginal of the one of all points. A broad component, as a
+        defended DANP has one, makes it broad too.
         """
         parts, root = self.components, self._weights.sqrt()
         columns = torch.cat([parts.cov_factor, parts.loc - self.mean.unsqueeze(-3)], dim=-1) * root

@@ -9,8 +9,8 @@ every context size on sawtooth waves; on square waves few of the samples count, 
 be far too low. All three estimates are unbiased (where inputs come from a task's pool, on average
 over pools), so that their logarithms are lower bounds in expectation. Where a model weights its
 samples (:meth:`~danp_lib.models.danp.AuxiliarySamples.log_weight`), they are ratios of two
-estimates, and forward-noised samples, all of which lie near the truth, do not serve alone: they
-cannot estimate the mean weight over the model's own samples.
+estimates, and forward-noised samples alone do not serve: all of them lie near the truth, so that
+they cannot estimate the mean weight over the model's own samples.
 """
 
 import math
@@ -182,7 +182,7 @@ def log_weights(
     With the same seed, fewer samples are the first ones of more, an even number of them for
     ``"both"``: one run gives the estimates of all smaller S, but not of a model that weights its
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
-    :func:`log_likelihood`. A model without levels has one term.
+    :func:`log_likelihood`. A model without levels has one for each component of its prediction.
     """
     check_kind(Task, task=task)
     if task.batch_size != 1:
@@ -192,7 +192,8 @@ def log_weights(
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
     task.check()
     if model.num_levels == 0:
-        return model.predict(task.context, task.xt).log_prob(task.yt)
+        options: Any = {"num_samples": num_samples, "generator": generator}
+        return _terms(model.predict(task.context, task.xt, **options), task.yt)[0]
     weighted = model.config.base.largest_noise > 0.0
     if weighted and estimator == "noising":
         raise ValueError(
