@@ -112,9 +112,9 @@ class Mixture(OutputsDistribution):
             \Sigma = \sum_s \pi_s \big[ W_s W_s^\top + \operatorname{diag}(v_s)
                 + (m_s - m)(m_s - m)^\top \big] .
 
-        Its diagonal variance is the mean of the components', and its rank the number of points. The
-        one of a :meth:`marginal` is the marginal of the one of all points. A broad component, as a
-        defended DANP has one, makes it broad too.
+        Its diagonal variance is the mean of the components', and its rank the number of points. It is
+        consistent: that of a :meth:`marginal` is the marginal of that of all points. A broad
+        component, like that of a defended DANP, makes it broad too.
         """
         parts, root = self.components, self._weights.sqrt()
         columns = torch.cat([parts.cov_factor, parts.loc - self.mean.unsqueeze(-3)], dim=-1) * root
