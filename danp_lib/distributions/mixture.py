@@ -112,8 +112,8 @@ class Mixture(OutputsDistribution):
             \Sigma = \sum_s \pi_s \big[ W_s W_s^\top + \operatorname{diag}(v_s)
                 + (m_s - m)(m_s - m)^\top \big] .
 
-        Its diagonal variance is the mean of the components', and its rank the number of points. It is
-        consistent: that of a :meth:`marginal` is the marginal of that of all points. A broad
+        Its diagonal variance is the mean of the components', and its rank the number of points. It
+        is consistent: that of a :meth:`marginal` is the marginal of that of all points. A broad
         component, like that of a defended DANP, makes it broad too.
         """
         parts, root = self.components, self._weights.sqrt()
