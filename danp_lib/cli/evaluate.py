@@ -83,6 +83,8 @@ def evaluate(
         raise FileNotFoundError(
             f"{tasks!r} is neither a task file nor a dataset ({', '.join(DATASETS)})."
         )
+    if tasks in DATASETS and "fit" in fitted.provenance:
+        raise ValueError(f"{checkpoint} is of your own records; score it by --data, not {tasks}.")
     task = benchmark_tasks(tasks) if tasks in DATASETS else load_tasks(tasks)
     result = score.evaluate(
         fitted.model,

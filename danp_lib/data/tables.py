@@ -24,7 +24,8 @@ from danp_lib.data.points import PointSet
 DAYS_A_YEAR = 365.2425
 _ZONE = r"(?:[zZ]|[+-]\d{2}:?\d{2})$"
 _COMMAS = (
-    " Columns must be separated by commas; read other files with pandas, and give the DataFrame."
+    " Columns must be separated by commas; read other files with pandas and its sep, and give the "
+    "DataFrame."
 )
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
@@ -108,7 +109,10 @@ def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = No
     named = [*columns, *([optional] if optional in present and optional not in columns else [])]
     for column in named:
         if present.count(column) != 1:
-            raise ValueError(f"data must have the column {column!r} once, got {present}.")
+            hint = _other_separator(present)
+            if column in data.index.names:
+                hint = " That is the index; give data.reset_index()."
+            raise ValueError(f"data must have the column {column!r} once, got {present}.{hint}")
     table = data[named].set_axis([f"row {place!r}" for place in data.index])
     table.attrs["columns"] = set(present)
     return table
@@ -189,17 +193,18 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
             header = [cell.strip() for cell in next(reader, [])]
             rows = {f"{path}, line {reader.line_num}": row for row in reader if row}
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.") from error
+        hint = ""
+        if isinstance(error, UnicodeDecodeError):
+            hint = " Read it with pandas, naming its encoding, and give the DataFrame."
+        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.{hint}") from error
     present = list(columns)
     if optional in header and optional not in columns:
         present.append(optional)
     for column in present:
         if header.count(column) != 1:
-            other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
-            hint = _COMMAS if other else ""
             raise ValueError(
                 f"{path}, line 1: the header must name the column {column!r} once "
-                f"(as in {','.join(columns)}), got {','.join(header)!r}.{hint}"
+                f"(as in {','.join(columns)}), got {','.join(header)!r}.{_other_separator(header)}"
             )
     for where, row in rows.items():
         if len(row) != len(header):
@@ -208,6 +213,12 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
     table = table[present].apply(lambda cells: cells.str.strip())
     table.attrs["columns"] = set(header)
     return table
+
+
+def _other_separator(header: Sequence[Any]) -> str:
+    """What to do where the columns stand in one, as of a file with another separator."""
+    other = len(header) == 1 and any(mark in str(header[0]) for mark in ";\t|")
+    return _COMMAS if other else ""
 
 
 def _read_numbers(cells: Any, *, missing: bool = False) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +35,7 @@ _MOST_TARGETS, _MOST_CONTEXT = 50, 30  # those of the paper's tasks
 _FINEST = 64  # grid points per unit, as in the paper
 _FEWEST_CELLS = 8  # of the grid, that a function should span
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
+_SHORT = 0.25  # of the dates of all, below which those of one are no window on all
 _DRIFT = 1.5  # standard deviations
 _MOST_ENTRIES = 5_000_000  # of all windows, which overlap; about half a gigabyte
 _ROUNDING = 1e-9  # of outputs without a season, as a share of their range
@@ -97,6 +99,10 @@ def fit(
     ``x="hour", y="demand", group="day"``. With a folder to keep the run in, the same call resumes
     it after an :class:`Interrupted`.
     """
+    known = [field.name for field in fields(FitConfig)]
+    for name in options.keys() - known:
+        near = "".join(f"; is {n!r} meant?" for n in get_close_matches(name, known, n=1))
+        raise TypeError(f"fit has no option {name!r}, only {', '.join(known)}{near}")
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)
     for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
@@ -242,12 +248,15 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
-    if not config.relative and (span := tasks[0].span()) * _FINEST < _FEWEST_CELLS:
-        share = span / tasks[0].box.width[0]
+    share = tasks[0].span() / tasks[0].box.width[0]
+    spanned = f"the inputs of a function span {100.0 * share:.2g} % of those of all"
+    counted = "count them from each function's own first one, by own_start (--own-start)"
+    if not config.relative and tasks[0].span() * _FINEST < _FEWEST_CELLS:
+        records.warn(f"{spanned}, too little for a model's grid; {counted}.")
+    elif not config.relative and seen.layout.dates and share < _SHORT:
         records.warn(
-            f"the inputs of a function span {100.0 * share:.2g} % of those of all, too little for "
-            "a model's grid; count them from each function's own first one, by own_start "
-            "(--own-start)."
+            f"{spanned}, so those of other dates will be off the model's domain; {counted}, or "
+            "give a column such as the day of the year."
         )
     return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 

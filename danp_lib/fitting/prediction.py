@@ -17,7 +17,7 @@ from danp_lib._config import Seed, check_at_least, checked
 from danp_lib.data import tables
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.fitting.records import warn
+from danp_lib.fitting.records import Layout, warn
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
 
@@ -83,7 +83,7 @@ def predict_table(
         data if isinstance(data, (str, os.PathLike)) else name
         for name, data in (("context", context), ("at", at))
     ]
-    names = _names_of_functions(given, asked, y, group, sources)
+    names = _names_of_functions(given, asked, y, group, sources, layout)
     given = given.dropna(subset="y")
     starts_at = None if start is None else _read_start(start, dates=layout.dates)
     parts: list[Any] = []
@@ -197,7 +197,7 @@ def _read_inputs(cells: Any, *, dates: bool) -> NDArray[np.float64]:
 
 
 def _names_of_functions(
-    given: Any, asked: Any, y: str, group: str | None, sources: Sequence[Any]
+    given: Any, asked: Any, y: str, group: str | None, sources: Sequence[Any], layout: Layout
 ) -> Any:
     """The functions to predict, ``[None]`` for one without a name; says what may be a mistake."""
     context, at = sources
@@ -215,6 +215,8 @@ def _names_of_functions(
     if not (given.empty or given.attrs["zoned"] == asked.attrs["zoned"]):
         one, other = (context, at) if given.attrs["zoned"] else (at, context)
         warn(f"the times of {one} have a zone and became UTC; those of {other} have none.")
+    else:
+        layout.warn_of_zone(asked.attrs["zoned"], f"{at}" if given.empty else f"{context} and {at}")
     for rows in (given, asked):
         rows.attrs.clear()  # which pandas would copy at every step
     if missing := int(given["y"].isna().sum()):
@@ -224,10 +226,27 @@ def _names_of_functions(
     names = [None] if named is None or named.empty else list(named.unique())
     known = given.dropna(subset="y")
     if "group" in given and (new := set(names) - set(known["group"])):
-        none = f"since {context} has none of this {group}"
-        which = "" if new == {None} else f", {none}: {', '.join(sorted(map(str, new)))}"
-        warn(f"{at}: predicted from no point{which}.")
+        _say_which(new, known["group"].drop_duplicates().to_list(), f"{group}", sources)
     return names
+
+
+def _say_which(new: set[Any], known: Any, group: str, sources: Sequence[Any]) -> None:
+    """Warn of functions that no point is known of; refuse names that differ in their type alone."""
+    context, at = sources
+    as_text = {str(name): name for name in known}
+    for name in new:
+        if str(name) in as_text:
+            one, other = (f"{n!r} ({type(n).__name__})" for n in (as_text[str(name)], name))
+            raise ValueError(
+                f"{at} must name every {group} as {context} does, got {other}, where that has "
+                f"{one}; convert one of the columns, as by astype(str)."
+            )
+    which = ""
+    if new != {None}:
+        shown = ", ".join(sorted(as_text)[:3])
+        which = f", since {context} has none of this {group}: {', '.join(sorted(map(str, new)))}"
+        which += f"; it has {shown}{' and others' * (len(as_text) > 3)}" if as_text else ""
+    warn(f"{at}: predicted from no point{which}.", stacklevel=4)
 
 
 def _without_repeats(known: Any, where: str, *, averaged: bool) -> Any:
@@ -258,7 +277,10 @@ def _predict(
     origin = fitted.start(known, inputs, start)
     for rows, points in ((given, known.x), (asked, inputs)):
         cells = rows["label"].set_axis(rows["source"]).rename(x)
-        tables.refuse(cells, ~fitted.takes(points, origin)[0].numpy(), fitted.rule)
+        hint = ""
+        if start is None and fitted.layout.relative and len(given):
+            hint = " (they count from the earliest one here: leave out what lies too long before)"
+        tables.refuse(cells, ~fitted.takes(points, origin)[0].numpy(), fitted.rule + hint)
     fitted.warn_of_order(known, inputs)
     scaled, xt = fitted.to_model(known, origin), fitted.scaling.inputs(inputs - origin)
     predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)

@@ -71,6 +71,16 @@ class Layout(Columns):
 
     width: PositiveFloat | None = None
     dates: bool = False
+    zoned: bool | None = None  #: Whether dates had a time zone; None where that was not kept.
+
+    def warn_of_zone(self, zoned: bool, source: str) -> None:
+        """Warn of times that have a zone where those of the training had none, or the reverse."""
+        if self.dates and self.zoned is not None and zoned != self.zoned:
+            kinds = ("have none", "have a zone and became UTC")
+            warn(
+                f"the times of {source} {kinds[zoned]}; those that the model was trained on "
+                f"{kinds[self.zoned]}."
+            )
 
     def in_units_of_x(self, length: float | str | None, name: str) -> float | None:
         """A length, if any, as a number, of years where the inputs are dates; else no duration."""
@@ -90,7 +100,7 @@ class Layout(Columns):
             return f"[{low}, {high}] days"
         seconds = (round((years - 1970.0) * tables.DAYS_A_YEAR * 86_400) for years in interval)
         dates = (str(np.datetime64(second, "s")).removesuffix("T00:00:00") for second in seconds)
-        return f"[{', '.join(dates)}]"
+        return f"[{', '.join(dates)}]" + " in UTC" * bool(self.zoned)
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,8 @@ def read_records(
             f" Places where it falls: {falls}. If several functions follow one another there, name "
             "the column that tells them apart as group."
         )
+    elif group is not None and repeated and unsorted > 0.5 * len(parts):
+        several = " Does another column, such as the year, tell functions apart, too?"
     if repeated >= 0.5 * len(outputs):
         several = " Is a part of the input, such as the time of day, in another column?"
         if group is None:
@@ -166,7 +178,8 @@ def read_records(
     for message, (count, hint) in changed.items():
         if count:
             warn(f"{message}: {count}.{hint}", stacklevel=2)
-    layout = Layout(x, y, group, own_start, dates=dates)
+    zoned = tables.has_zone(table[x]) if dates else None
+    layout = Layout(x, y, group, own_start, dates=dates, zoned=zoned)
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
 
 

@@ -55,6 +55,7 @@ def score_records(
     if table.layout.dates != layout.dates:
         kind = "dates" if layout.dates else "numbers"
         raise ValueError(f"the column {columns['x']!r} must hold {kind}, as in training.")
+    layout.warn_of_zone(bool(table.layout.zoned), "the records")
     if layout.width is not None:
         table = windows_of(table, layout.width, stride=layout.width)
     batch = said["training"]["batch"]
@@ -62,7 +63,10 @@ def score_records(
     points = table.functions
     inside = points.mask & fitted.takes(points.x, 0.0)
     if not inside.any():
-        raise ValueError(f"{columns['x']} must {fitted.rule}, but none of the records does.")
+        hint = ""
+        if layout.dates and not layout.relative:
+            hint = " A model for other dates must be trained by own_start (--own-start)."
+        raise ValueError(f"{columns['x']} must {fitted.rule}, but none of the records does.{hint}")
     if off := int((points.mask & ~inside).sum()):
         warn(f"points off the model's domain were left out: {off} of {int(points.mask.sum())}.")
         table = replace(table, functions=PointSet(points.x, points.y, inside).blanked())

@@ -119,7 +119,7 @@ def test_a_group_whose_outputs_are_all_missing_is_said_to_have_no_point(trained:
     options = (*files, "--out", trained / "o.csv", "--num-samples", 4)
     result = danp("predict", trained / "m.safetensors", *options)
     assert result.exit_code == 0
-    assert "none of this station: b." in result.stderr
+    assert "none of this station: b;" in result.stderr
     assert [row["station"] for row in read(trained / "o.csv")] == ["a", "b"]
 
 
@@ -275,7 +275,7 @@ def test_predictions_of_mixed_groups_are_in_the_order_asked(trained: Path) -> No
     rows = read(out)
     assert [(row["station"], row["date"]) for row in rows] == asked
     assert "predicted from no point" in result.stderr
-    assert "none of this station: new." in result.stderr
+    assert "none of this station: new;" in result.stderr
     # Where one group comes after the other, nothing is put back.
     at.write_text("\n".join(["station,date", *(",".join(asked[i]) for i in (0, 2, 1, 3))]))
     result = danp("predict", trained / "m.safetensors", *files, "--out", alone)
@@ -322,6 +322,12 @@ def seasonal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         progress=False,
     ).save(path)
     return path
+
+
+def test_evaluate_names_the_option_for_own_records(seasonal: Path) -> None:
+    result = danp("evaluate", seasonal, "--tasks", "gp")
+    assert result.exit_code == 2
+    assert "is of your own records; score it by --data, not gp." in result.stderr
 
 
 def test_evaluate_takes_out_the_season_and_counts_from_each_start(seasonal: Path) -> None:

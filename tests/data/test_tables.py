@@ -215,6 +215,19 @@ class TestCsv:
         with pytest.raises(ValueError, match=says):
             from_csv(write(tmp_path / "a.csv", text))
 
+    def test_what_pandas_reads_better_is_said(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_bytes("x,größe\n0,1\n".encode("latin-1"))
+        with pytest.raises(ValueError, match=r"UTF-8: .* Read it with pandas, naming its encoding"):
+            from_csv(tmp_path / "a.csv", y="größe")
+        frame = pd.DataFrame({"x;y": ["0;1"]})
+        with pytest.raises(
+            ValueError, match=r"'x' once, got \['x;y'\]\. Columns must be separated"
+        ):
+            read_columns(frame, ["x", "y"])
+        indexed = pd.DataFrame({"x": [0.0], "y": [1.0]}).set_index("x")
+        with pytest.raises(ValueError, match=r"'x' once, got \['y'\]\. That is the index; give"):
+            read_columns(indexed, ["x", "y"])
+
     def test_one_column_for_both_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="columns must have different names, got x, x"):
             from_csv(write(tmp_path / "a.csv", "x,y\n0,1\n"), x="x", y="x")

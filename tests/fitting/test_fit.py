@@ -21,7 +21,7 @@ from danp_lib.fitting.fit import Interrupted
 from danp_lib.fitting.fitted import Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
 from danp_lib.fitting.records import RecordsWarning
-from danp_lib.fitting.scoring import predict_as_used
+from danp_lib.fitting.scoring import predict_as_used, score_records
 from danp_lib.storage.checkpoint import CheckpointError
 
 COLUMNS: dict[str, Any] = {"x": "hour", "y": "demand", "group": "day"}
@@ -434,3 +434,26 @@ def test_one_function_held_out_has_no_error_bars() -> None:
     frame = days(60)
     fitted = fit(frame, **COLUMNS, held_out=0.01, compare=("gp",), **SHORTER)
     assert {score.log_likelihood_ci95 for score in fitted.scores.values()} == {None}
+
+
+def test_an_unknown_option_is_named_beside_the_known_ones() -> None:
+    with pytest.raises(TypeError, match=r"no option 'steps', only x, y, .*; is 'num_steps' meant"):
+        fit(days(), **COLUMNS, steps=3)
+
+
+def test_functions_of_other_dates_are_said_to_be_off_the_domain() -> None:
+    def dated(count: int) -> pd.DataFrame:
+        frame = days(count)
+        start = pd.Timestamp("2000-01-01") + pd.to_timedelta(366 * (frame["day"] % 4), "D")
+        return frame.assign(hour=start + pd.to_timedelta(5.0 * frame["hour"], "D"))
+
+    more: dict[str, Any] = COLUMNS | SHORTER | {"compare": ()}
+    with pytest.warns(RecordsWarning) as said:
+        model = fit(dated(70), **more)
+    assert any("so those of other dates will be off" in str(one.message) for one in said)
+    later = dated(8)
+    later["hour"] += pd.Timedelta(days=20 * 365)
+    with pytest.raises(
+        ValueError, match=r"none of the records does\. A model for other dates must"
+    ):
+        score_records(model, later)

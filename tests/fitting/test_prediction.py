@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,10 @@ def test_what_may_be_a_mistake_is_said(fitted: Fitted) -> None:
         predict_table(fitted, known, at, num_samples=2)
     messages = " ".join(str(one.message) for one in said)
     assert "context: rows without an output are left out: 3." in messages
-    assert "at: predicted from no point, since context has none of this station: bb." in messages
+    assert (
+        "at: predicted from no point, since context has none of this station: bb; it has a."
+        in messages
+    )
     assert "context, station a: points at the input of another were kept: 1." in messages
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -200,3 +204,36 @@ def test_what_cannot_be_predicted_is_refused(
 def test_a_bare_model_is_refused(fitted: Fitted) -> None:
     with pytest.raises(ValueError, match="fitted must be a Fitted, got DANP"):
         predict_table(fitted.model, days("a"), days("a"))  # type: ignore[arg-type]
+
+
+def test_times_without_the_zone_of_the_training_are_said(dated: Fitted) -> None:
+    zoned = replace(dated, layout=replace(dated.layout, zoned=True))
+    day = pd.to_datetime(["2020-01-01", "2020-03-01"])
+    known, at = pd.DataFrame({"day": day, "level": [5.0, 6.0]}), pd.DataFrame({"day": day})
+    for context, who in ((known, "context and at"), (known[:0], "at")):
+        message = f"^the times of {who} have none; .* trained on have a zone and became UTC"
+        with pytest.warns(RecordsWarning, match=message):
+            predict_table(zoned, context, at, **FEW, start="2020-01-01")
+    there = at.assign(day=day.tz_localize("UTC"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict_table(dated, known, at, **FEW, start="2020-01-01")
+        predict_table(
+            zoned, known.assign(day=there["day"]), there, **FEW, start="2020-01-01T00:00Z"
+        )
+
+
+def test_names_that_differ_in_their_type_alone_are_refused(fitted: Fitted) -> None:
+    known = days("a").assign(station=31)
+    at = pd.DataFrame({"hour": [1.0], "station": ["31"]})
+    message = r"^at must name every station as context does, got '31' \(str\), .* 31 \(int\)"
+    with pytest.raises(ValueError, match=message):
+        predict_table(fitted, known, at, num_samples=2)
+    predict_table(fitted, known, at.assign(station=31), num_samples=2)
+
+
+def test_a_context_that_begins_too_early_is_told_what_to_leave_out(dated: Fitted) -> None:
+    day = pd.to_datetime(["2000-01-01", "2020-01-01"])
+    known = pd.DataFrame({"day": day, "level": [5.0, 6.0]})
+    with pytest.raises(ValueError, match=r"on \(they count from the earliest one here: leave out"):
+        predict_table(dated, known, pd.DataFrame({"day": day[1:]}), **FEW)

@@ -272,3 +272,13 @@ def test_marks_of_no_value_are_said() -> None:
     frame.loc[[3, 40], "value"] = -9999.0 * 1e3
     with pytest.warns(RecordsWarning, match=r"'value' are far from all others \(-9\.999e\+06\): 2"):
         read_records(frame, **COLUMNS)
+
+
+def test_functions_that_another_column_tells_apart_are_suspected() -> None:
+    frame = pd.concat([table(), table().assign(time=lambda f: f["time"] + 0.5)])
+    with pytest.warns(RecordsWarning) as said:
+        read_records(frame, **COLUMNS)
+    assert "averaged: 60. Does another column, such as the year," in str(said[-1].message)
+    with pytest.warns(RecordsWarning) as said:
+        read_records(pd.concat([table(), table()[:1]]), **COLUMNS)
+    assert str(said[-1].message).endswith("were averaged: 1.")

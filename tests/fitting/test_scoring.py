@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,20 @@ def test_what_cannot_be_scored_is_refused(fitted: Fitted, change: Any, message: 
         score_records(fitted.model, table)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="trained on records, got a convcnp that was not"):
         score_records(Fitted(load_pretrained("convcnp-gp")), table)
+
+
+def test_records_without_the_zone_of_the_training_are_said() -> None:
+    times = pd.date_range("2020-01-01", periods=16, freq="h", tz="UTC")
+    table = pd.concat([days(1, seed=s).assign(hour=times, day=s) for s in range(70)])
+    columns: dict[str, Any] = {"x": "hour", "y": "demand", "group": "day"}
+    model = fit(table, **columns, model="convgnp", **SHORT | {"num_steps": 4})
+    assert model.layout.zoned is True
+    assert model.rule.endswith("in UTC")
+    naive = table.assign(hour=table["hour"].dt.tz_localize(None))
+    with pytest.warns(RecordsWarning) as said:
+        score_records(model, naive)
+    messages = [str(one.message) for one in said]
+    assert any(m.startswith("the times of the records have none; those") for m in messages)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score_records(model, table)
