@@ -182,8 +182,8 @@ def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     path = save_result(tmp_path, Result(origin("danp-gp"), {}, used))
     assert path.name == "danp-gp-used.json"
     rows = table(tmp_path)["gp"]
-    assert list(rows) == with_papers("gp", ["danp", "danp (as used)", *MODELS[1:]])
-    row = rows["danp (as used)"]
+    assert list(rows) == with_papers("gp", ["danp", "danp (defended)", *MODELS[1:]])
+    row = rows["danp (defended)"]
     assert set(row) == CONTRACT | set(MEASURES)
     assert (row["mean_log_likelihood"], row["crps"], row["coverage_90"]) == (-1.0, 0.25, 0.75)
     assert (row["estimator"], row["num_samples"], row["paper"]) == ("model", 256, None)

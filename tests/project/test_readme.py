@@ -157,9 +157,9 @@ def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
     for dataset, rows in shipped_table.items():
         numbers = {
             row: rows[row]["num_samples"]
-            for row in ("danp (as used)", "danp (ancestral samples)", "danp")
+            for row in ("danp (defended)", "danp (ancestral samples)", "danp")
         }
-        assert numbers == {"danp (as used)": 256, "danp (ancestral samples)": 256, "danp": 1024}
+        assert numbers == {"danp (defended)": 256, "danp (ancestral samples)": 256, "danp": 1024}
         published = {name: score for name, (score, _) in PAPER[dataset].items()}
         best = max(published, key=lambda name: published[name], default=None)
         rival = max(list(labels)[1:], key=lambda name: rows[name]["ours"])
@@ -174,7 +174,7 @@ def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
         line = "| " + " | ".join(cells) + " |"
         assert line in README.splitlines()
         names = [
-            "danp (as used, rolled out)",
+            "danp (defended, rolled out)",
             "danp (rolled out)",
             "convgnp (rolled out)",
             "convgnp (rolled out, 8 orders)",
@@ -193,13 +193,13 @@ def test_what_the_results_show_is_in_the_table(shipped_table: Table) -> None:
         for dataset, rows in shipped_table.items()
     }
     for dataset, rows in ours.items():
-        together = ["danp (as used)", "danp (ancestral samples)", "danp"]
+        together = ["danp (defended)", "danp (ancestral samples)", "danp"]
         rivals = [rows["convcnp"], rows["convgnp"], rows["ar-convcnp"]]
         ratios = [rows[name] / max(rivals) for name in together]
         if dataset == "gp":
             assert (
                 0.96
-                < rows["danp (as used)"] / rows["convgnp"]
+                < rows["danp (defended)"] / rows["convgnp"]
                 < rows["danp"] / rows["convgnp"]
                 < 0.985
             )
@@ -220,15 +220,15 @@ def test_what_the_results_show_is_in_the_table(shipped_table: Table) -> None:
 
 def test_longer_runs_stand_beside_the_usual_ones(shipped_table: Table) -> None:
     labels = {
-        "danp (as used)": "DANP, as used",
+        "danp (defended)": "DANP, defended",
         "danp": "DANP, by the balance heuristic",
         "danp (rolled out)": "DANP, rolled out",
-        "danp (as used, rolled out)": "DANP, as used, rolled out",
-        "danp (as used, rolled out, 8 orders)": "DANP, as used, 8 orders",
-        "danp (as used, rolled out outward)": "DANP, as used, outward",
-        "danp (as used, rolled out, 8 orders, halved)": "DANP, as used, 8 orders, halved",
-        "danp (as used, rolled out outward, 8 orders, halved)": (
-            "DANP, as used, 8 outward orders, halved"
+        "danp (defended, rolled out)": "DANP, defended, rolled out",
+        "danp (defended, rolled out, 8 orders)": "DANP, defended, 8 orders",
+        "danp (defended, rolled out outward)": "DANP, defended, outward",
+        "danp (defended, rolled out, 8 orders, halved)": "DANP, defended, 8 orders, halved",
+        "danp (defended, rolled out outward, 8 orders, halved)": (
+            "DANP, defended, 8 outward orders, halved"
         ),
         "convgnp": "ConvGNP",
         "convgnp (rolled out)": "ConvGNP, rolled out",
@@ -276,8 +276,8 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
         for name in (
             "convgnp-long-seed1",
             "convgnp-long-seed1 (rolled out, 8 orders)",
-            "danp-long-seed1 (as used)",
-            "danp-long-seed1 (as used, rolled out, 8 orders)",
+            "danp-long-seed1 (defended)",
+            "danp-long-seed1 (defended, rolled out, 8 orders)",
         )
     )
     for how in ("exact", "orders"):
@@ -292,7 +292,7 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
     )
     assert (
         f"The second ConvGNP scores {convgnp}, and {convgnp_orders} in eight random orders, no "
-        f"different from the first. The second DANP scores {danp} as used and {danp_orders} in "
+        f"different from the first. The second DANP scores {danp} defended and {danp_orders} in "
         f"eight random orders, {used} and {orders} less than the first on the same tasks."
     ) in prose
     lengths = ("long", "long-seed1", "longest")
@@ -303,7 +303,7 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
     ]
     assert "ahead of every ConvGNP, by {:.2f} ± {:.2f} or more.".format(*min(leads)) in prose
 
-    more = rows["danp-long (as used, rolled out, 8 orders, halved)"]
+    more = rows["danp-long (defended, rolled out, 8 orders, halved)"]
     assert more["num_samples"] == 8 * 256
     assert (
         f"the first DANP of 56,000 updates scores {more['ours']:.2f} ± {more['ours_ci95']:.2f} in"
@@ -317,9 +317,9 @@ def test_the_luck_of_a_longer_run_is_that_of_its_second_seed(shipped_table: Tabl
         assert abs(change) < width
     used, rolled_out = (
         f"{square[name]['ours']:.2f} ± {square[name]['ours_ci95']:.2f}"
-        for name in ("danp-long-seed1 (as used)", "danp-long-seed1 (as used, rolled out)")
+        for name in ("danp-long-seed1 (defended)", "danp-long-seed1 (defended, rolled out)")
     )
-    assert f"{used} as used and {rolled_out} rolled out as used, no different" in prose
+    assert f"{used} defended and {rolled_out} defended and rolled out, no different" in prose
 
 
 def with_error(row: dict[str, Any]) -> str:
@@ -329,7 +329,7 @@ def with_error(row: dict[str, Any]) -> str:
 def test_the_outward_orders_in_the_prose_are_those_of_the_table(shipped_table: Table) -> None:
     rows, found = shipped_table["sawtooth"], " ".join(README.split())
     danp, second = (
-        with_error(rows[f"danp-long{run} (as used, rolled out outward, 8 orders, halved)"])
+        with_error(rows[f"danp-long{run} (defended, rolled out outward, 8 orders, halved)"])
         for run in ("", "-seed1")
     )
     rivals = " and ".join(
@@ -422,20 +422,21 @@ def test_an_outward_order_loses_more_tasks_of_a_convgnp() -> None:
 
 
 def test_more_samples_bring_the_danp_up_to_the_convgnp(shipped_table: Table) -> None:
-    row = shipped_table["gp"]["danp-long (as used, more samples)"]
+    row = shipped_table["gp"]["danp-long (defended, more samples)"]
     assert row["num_samples"] == 1024
     behind, width = difference(("convgnp-gp", "exact"), ("danp-long-gp", f"model{DEFENDED}"))
     assert 0.0 < behind < width
     score = f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}"
     prose = " ".join(SCORES.split())
     assert f"in place of 256, it scores {score}, which is {behind:.2f} ± {width:.2f} less" in prose
-    second = shipped_table["gp"]["danp-long-seed1 (as used, more samples)"]
+    second = shipped_table["gp"]["danp-long-seed1 (defended, more samples)"]
     change, error = difference(("danp-long-seed1-gp", "used"), ("danp-long-gp", "used"))
     assert abs(change) < error
-    scores_of = (shipped_table["gp"]["danp-long-seed1 (as used)"], second)
+    scores_of = (shipped_table["gp"]["danp-long-seed1 (defended)"], second)
     used, many = (f"{r['ours']:.2f} ± {r['ours_ci95']:.2f}" for r in scores_of)
     assert (
-        f"A second run scores {used} as used, no different from the first, and {many} with" in prose
+        f"A second run scores {used} defended, no different from the first, and {many} with"
+        in prose
     )
 
 
@@ -485,7 +486,7 @@ def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: T
     scores = {
         dataset: [
             rows[row]["ours"]
-            for row in ("danp (as used, rolled out)", "convgnp (rolled out, 8 orders)")
+            for row in ("danp (defended, rolled out)", "convgnp (rolled out, 8 orders)")
         ]
         for dataset, rows in shipped_table.items()
     }
@@ -497,10 +498,10 @@ def test_the_lead_of_the_rollout_as_used_is_that_of_the_results(shipped_table: T
     sawtooth, gp, long_danp, second, long_rival = (
         f"{row['ours']:.2f} ± {row['ours_ci95']:.2f}"
         for row in (
-            rows["sawtooth"]["danp (as used, rolled out, 8 orders)"],
-            rows["gp"]["danp (as used, rolled out, 8 orders)"],
-            rows["sawtooth"]["danp-long (as used, rolled out, 8 orders)"],
-            rows["sawtooth"]["danp-long-seed1 (as used, rolled out, 8 orders)"],
+            rows["sawtooth"]["danp (defended, rolled out, 8 orders)"],
+            rows["gp"]["danp (defended, rolled out, 8 orders)"],
+            rows["sawtooth"]["danp-long (defended, rolled out, 8 orders)"],
+            rows["sawtooth"]["danp-long-seed1 (defended, rolled out, 8 orders)"],
             rows["sawtooth"]["convgnp-long (rolled out, 8 orders)"],
         )
     )
