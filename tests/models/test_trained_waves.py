@@ -1,4 +1,4 @@
-"""Invariant 12: on waves, which lie in [0, 1], no trained DANP predicts what no wave is near."""
+"""Invariant 12: on waves, which lie in [0, 1], no trained model predicts what no wave is near."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained
 from danp_lib.storage.tasks import benchmark_tasks
 
-WAVES = [
-    name
-    for name in PRETRAINED
-    if name.startswith("danp") and split_name(name)[1] in ("sawtooth", "square", "square-released")
-]
-
-CONVGNPS = [name.replace("danp", "convgnp") for name in WAVES]
-WIDEST = {"danp-square-released-paper": 1.5}
-"""The largest standard deviation of the models that do not keep the limit of all others."""
+ALL = [n for n in PRETRAINED if split_name(n)[1] in ("sawtooth", "square", "square-released")]
+WAVES = [name for name in ALL if name.startswith("danp")]
+ONE_PASS = [name for name in ALL if name not in WAVES]
+WIDEST = {
+    "danp-square-released-paper": 1.5,
+    "convcnp-sawtooth-paper": 0.9,
+    "ar-convcnp-sawtooth-paper": 0.9,
+    "ar-convcnp-square-released-paper": 1.8,
+}
+"""The largest standard deviation of the models that do not keep the limit of all others; all of
+them are trained by the paper's recipe.
+"""
 
 
 @pytest.mark.parametrize("name", WAVES)
@@ -56,11 +59,11 @@ def test_as_used_no_component_leaves_it_on_any_task(name: str) -> None:
         assert used.stddev.max() <= 0.75
 
 
-@pytest.mark.parametrize("name", [name for name in CONVGNPS if name in PRETRAINED])
-def test_nor_does_the_mean_of_a_convgnp(name: str) -> None:
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_nor_does_the_mean_of_a_model_of_one_pass(name: str) -> None:
     tasks = benchmark_tasks(split_name(name)[1])
     with unchecked_contexts():
         predictive = load_pretrained(name).predict(tasks.context, tasks.xt)
     assert predictive.mean.min() >= -0.5
     assert predictive.mean.max() <= 1.5
-    assert predictive.stddev.max() <= 0.75
+    assert predictive.stddev.max() <= WIDEST.get(name, 0.75)

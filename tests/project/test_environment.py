@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,20 @@ def test_constraints_are_exact_versions() -> None:
 def test_dependency_is_bounded_and_its_pin_is_within(requirement: Requirement) -> None:
     assert PINS[canonicalize_name(requirement.name)] in requirement.specifier
     assert {"<", "=="} & {clause.operator for clause in requirement.specifier}, "an upper bound"
+
+
+def test_pins_take_the_first_python_that_is_promised() -> None:
+    first = Version(PROJECT["requires-python"].removeprefix(">=") + ".0")
+    seen = 0
+    for name in PINS:
+        try:
+            found = metadata(name)
+        except PackageNotFoundError:  # of another system
+            continue
+        if PINS[name] == Version(found["Version"]):
+            seen += 1
+            assert first in SpecifierSet(found.get("Requires-Python", "")), name
+    assert seen > 100
 
 
 def test_packages_that_others_bring_in_are_pinned_too() -> None:
