@@ -102,7 +102,7 @@ def fit(
     known = [field.name for field in fields(FitConfig)]
     for name in options.keys() - known:
         near = "".join(f"; is {n!r} meant?" for n in get_close_matches(name, known, n=1))
-        raise TypeError(f"fit has no option {name!r}, only {', '.join(known)}{near}")
+        raise TypeError(f"fit has no option {name!r}{near or '.'} It has {', '.join(known)}.")
     config = FitConfig(**options)
     place = None if folder is None else Path(folder)
     for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
@@ -248,17 +248,24 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         x_range = (float(x.min()), float(x.max()))
     scaling = Scaling.fit(tables[0], x_range=x_range)
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
-    share = tasks[0].span() / tasks[0].box.width[0]
-    spanned = f"the inputs of a function span {100.0 * share:.2g} % of those of all"
+    if not config.relative:
+        _warn_of_short_functions(tasks[0], dates=seen.layout.dates)
+    return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
+
+
+def _warn_of_short_functions(tasks: Observations, *, dates: bool) -> None:
+    """Warn where a function spans so little of all inputs that these should not be absolute."""
+    span, whole = tasks.span(), tasks.box.width[0]
+    spanned = f"the inputs of a function span {100.0 * span / whole:.2g} % of those of all"
     counted = "count them from each function's own first one, by own_start (--own-start)"
-    if not config.relative and tasks[0].span() * _FINEST < _FEWEST_CELLS:
-        records.warn(f"{spanned}, too little for a model's grid; {counted}.")
-    elif not config.relative and seen.layout.dates and share < _SHORT:
+    if span * _FINEST < _FEWEST_CELLS:
+        records.warn(f"{spanned}, too little for a model's grid; {counted}.", stacklevel=4)
+    elif dates and span < _SHORT * whole:
         records.warn(
             f"{spanned}, so those of other dates will be off the model's domain; {counted}, or "
-            "give a column such as the day of the year."
+            "give a column such as the day of the year.",
+            stacklevel=4,
         )
-    return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
 
 
 class Interrupted(Exception):

@@ -171,7 +171,7 @@ def test_every_result_that_is_shipped_has_a_row() -> None:
     assert stored <= shown
 
 
-def test_the_danp_as_used_has_a_row_of_one_mixture(tmp_path: Path) -> None:
+def test_the_defended_danp_has_a_row_of_one_mixture(tmp_path: Path) -> None:
     record = replace(RECORD, estimator="model", num_samples=256, effective_sample_size=None)
     marginal = MarginalRecord(3, 0.25, 0.5, 0.75, 1.0)
     used = Used(

@@ -42,7 +42,7 @@ def test_no_component_leaves_the_range_of_waves(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in WAVES if not name.endswith("-paper")])
-def test_as_used_no_component_leaves_it_on_any_task(name: str) -> None:
+def test_of_a_defended_danp_no_component_leaves_it_on_any_task(name: str) -> None:
     model = load_pretrained(name).defended()
     tasks = benchmark_tasks(split_name(name)[1])
     generator = torch.Generator().manual_seed(7)
