@@ -37,7 +37,8 @@ _LEVELS = Option(
 _MAX_MINUTES = Option(help="Stop after this time, with a checkpoint.")
 _COMPILE = Option(
     "--compile",
-    help="Compile the step, which takes minutes; one of recipe fast is then about a tenth faster.",
+    help="Compile the step: minutes the first time, then PyTorch keeps the code, with temporary "
+    "files or where TORCHINDUCTOR_CACHE_DIR says. One of recipe fast is about a tenth faster.",
 )
 _SNAPSHOTS = Option("--snapshots", help="Keep checkpoints at 1,024, 2,048, ... steps too.")
 _OWN_START = Option("--own-start", help="Count a function's inputs from its own first one.")

@@ -22,8 +22,10 @@ def compile_unet(model: ConvNeuralProcess, *, batch_size: int) -> None:
     """Compile the U-Net for batches of one size, in place; other batches pass as before.
 
     For prediction only: the weights become constants of the code. Predictions differ by rounding.
-    Compiling may take a minute. The size is the number of sets that pass at a time, such as the
-    ``chunk_size`` of an estimator.
+    Compiling may take a minute, and a third of that the next time: PyTorch keeps the kernels (with
+    temporary files, or where ``TORCHINDUCTOR_CACHE_DIR`` says), but not what it laid out for the
+    convolutions. The size is the number of sets that pass at a time, such as the ``chunk_size`` of
+    an estimator.
     """
     check_kind(ConvNeuralProcess, model=model)
     # Here, since it takes as long to import as all the rest.
