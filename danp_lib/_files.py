@@ -58,7 +58,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise OSError(f"{path} is a link that leads back to itself.") from error
     if place.is_dir():
         raise IsADirectoryError(f"{path} is a folder; a file is to be written there.")
-    if place.exists() and not place.is_file():
+    # A pipe has a resolved name that does not exist.
+    if Path(path).exists() and not Path(path).is_file():
         raise OSError(f"{path} is no regular file; name one to be written or replaced.")
     folder = next(folder for folder in place.parents if folder.exists())
     if not folder.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,13 @@ def test_a_place_that_cannot_be_written_is_refused(
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(PermissionError, match=f"no permission in {tmp_path}"):
         check_writable(tmp_path / "new" / "file")
+
+
+def test_a_pipe_is_no_place_for_a_file() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError, match="is no regular file"):
+            check_writable(f"/dev/fd/{writing}")
+    finally:
+        os.close(reading)
+        os.close(writing)

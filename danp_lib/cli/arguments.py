@@ -123,7 +123,9 @@ def start_run(out: Path, name: str, threads: int | None) -> tuple[Path, Path]:
     which holds both. What another run has made is not replaced.
     """
     if threads is not None:
-        torch.set_num_threads(_config.checked(_config.PositiveInt, threads, "--threads"))
+        count = _config.checked(_config.PositiveInt, threads, "--threads")
+        with _config.naming("--threads"):
+            torch.set_num_threads(count)
     path, folder = out / f"{name}.safetensors", out
     if out.suffix == ".safetensors":
         path, folder = out, out.with_suffix(".run")

@@ -75,7 +75,8 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
 
 def draw_points(functions: PointSet, count: int, *, generator: torch.Generator) -> PointSet:
     """At most so many different points of each function, in random order, the real ones first."""
-    keys = torch.rand(functions.mask.shape, device=generator.device, generator=generator)
+    where: Any = {"dtype": torch.float32, "device": generator.device}
+    keys = torch.rand(functions.mask.shape, generator=generator, **where)
     return _take(functions, keys.masked_fill(~functions.mask, 2.0).argsort(dim=1)[:, :count])
 
 

@@ -105,6 +105,8 @@ class PointSet:
 
     def expand(self, batch_size: int) -> PointSet:
         """Repeat a batch of one without copying."""
+        if self.batch_size not in (1, batch_size):
+            raise ValueError(f"expand() takes a batch of one set, got {self.batch_size}.")
         return PointSet(*(part.expand(batch_size, *part.shape[1:]) for part in self.parts))
 
     def concat(self, other: PointSet) -> PointSet:
@@ -126,6 +128,8 @@ class PointSet:
 
     def masked_where(self, keep: Tensor | bool) -> PointSet:
         """The same sets, masked out where ``keep``, one for all or ``(batch,)``, is false."""
+        if isinstance(keep, Tensor) and keep.numel() not in (1, self.batch_size):
+            raise ValueError(f"keep must hold {self.batch_size} values, got {keep.numel()}.")
         per_set = keep.reshape(-1, 1) if isinstance(keep, Tensor) else bool(keep)
         return PointSet(self.x, self.y, self.mask & per_set)
 

@@ -102,7 +102,7 @@ def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = No
     check_different(columns)
     if isinstance(data, (str, os.PathLike)):
         return _read_file(data, columns, optional)
-    if not hasattr(data, "columns"):
+    if not (hasattr(data, "columns") and hasattr(data, "index")):
         found = type(data).__name__
         raise ValueError(f"data must be a CSV file or a pandas DataFrame, got {found}.")
     present = list(data.columns)
@@ -295,7 +295,8 @@ def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
         else:
             numbers = np.ma.filled(np.ma.asarray(y).astype(np.float64), math.nan)
     except (TypeError, ValueError) as error:
-        found = np.asarray(y).dtype
+        # A ragged list is no array, and has no type.
+        found = "a ragged list" if "sequence" in str(error) else np.asarray(y).dtype
         raise ValueError(f"{name} must hold numbers, got {found}: {error}.") from error
     if (bad := np.argwhere(np.isinf(numbers))).size:
         raise ValueError(

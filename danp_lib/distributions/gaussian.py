@@ -115,6 +115,10 @@ class LowRankNormal(OutputsDistribution):
             raise ValueError("the covariance must be finite, got a cov_factor too large for that.")
         return density
 
+    def entropy(self) -> Tensor:
+        """Joint differential entropy in nats, ``(*batch,)``."""
+        return 0.5 * self.event_shape[0] - self.log_prob(self.loc)
+
     def _check_parameters(self, value: Tensor) -> None:
         self.check_value(value)
         for name, part in (("value", value), ("loc", self.loc)):

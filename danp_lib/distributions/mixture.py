@@ -85,14 +85,16 @@ class Mixture(OutputsDistribution):
         each = self._across_components(value)
         return (self._weights * self.components.cdf(each)).sum(dim=-3)
 
+    @torch.no_grad()
     def icdf(self, value: Tensor | float) -> Tensor:
-        """Marginal quantiles at levels in [0, 1], ``(*batch, points, 1)``, by bisection."""
+        """Marginal quantiles at levels in [0, 1], ``(*batch, points, 1)``, without gradients."""
         level = torch.as_tensor(value, dtype=torch.float64, device=self.logits.device)
         # Without the factor, whose squares every step of the bisection would sum again.
         marginals = DiagonalNormal(self.components.mean, self.components.variance)
         inner = marginals.icdf(self._across_components(level))
         # A component of no weight must not widen the bracket, and its quantile may be anything.
         empty = self._weights == 0.0
+        # The mixture's quantile lies between its components', where bisection finds it.
         low = inner.masked_fill(empty, math.inf).amin(dim=-3)
         high = inner.masked_fill(empty, -math.inf).amax(dim=-3)
         for _ in range(60):  # halvings, after which only rounding is left

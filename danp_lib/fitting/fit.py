@@ -73,9 +73,10 @@ class FitConfig(records.Columns):
             why = f"hold_out_by {self.division!r} divides series that are cut into windows"
             if self.group is None:
                 why = "without a group all rows are one series"
+            other = "name the column that tells functions apart as group"
             raise ValueError(
-                f"{why}: give the width of a window, such as 2.5 or '48h', or name the column that "
-                "tells functions apart as group."
+                f"{why}: give the width of a window, such as 2.5 or '48h', or "
+                f"{other if self.group is None else 'leave hold_out_by out'}."
             )
 
     @property

@@ -19,7 +19,7 @@ from danp_lib._config import (
 )
 from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet
+from danp_lib.data.points import PointSet, check_kind
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition
@@ -152,7 +152,8 @@ class ConvNPCore(nn.Module):
         if config.largest_noise > 0.0:
             self.noise_slope = nn.Linear(widths[-1], 1)
             self.noise_prior = nn.Linear(widths[-1], 2)
-        self.register_buffer("grid", config.grid.points().float(), persistent=False)
+        self.register_buffer("grid", config.grid.points(), persistent=False)
+        self.float()  # whatever PyTorch's default type is
 
     def forward(self, sets: Sequence[PointSet], xt: Tensor, index: int | Tensor) -> LowRankNormal:
         """The predictive of one output, without checks; see :meth:`predictive`."""
@@ -355,6 +356,7 @@ class ConvCNP(ConvNP):
     name = "convcnp"
 
     def __init__(self, config: ConvNPConfig = ConvNPConfig(rank=0)) -> None:
+        check_kind(ConvNPConfig, config=config)
         if config.rank != 0:
             raise ValueError(
                 f"a ConvCNP has independent outputs: rank must be 0, got {config.rank}; "
@@ -380,6 +382,7 @@ class ConvGNP(ConvNP):
     name = "convgnp"
 
     def __init__(self, config: ConvNPConfig = ConvNPConfig()) -> None:
+        check_kind(ConvNPConfig, config=config)
         if config.rank == 0:
             raise ValueError(
                 "a ConvGNP has correlated outputs: rank must be >= 1, got 0; "

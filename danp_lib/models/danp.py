@@ -129,6 +129,7 @@ class DANP(ConvNeuralProcess):
 
     def __init__(self, config: DANPConfig = DANPConfig()) -> None:
         super().__init__()
+        check_kind(DANPConfig, config=config)
         self.config: DANPConfig = config
         self.schedule = config.schedule
         self.core = ConvNPCore(config.base, num_sets=config.num_levels + 1)
@@ -175,7 +176,7 @@ class DANP(ConvNeuralProcess):
         in its place, with :meth:`defensive` for q and a weight :math:`\delta` in [0, 1). That
         costs :math:`-\log(1 - \delta)` nats per task at most, and leaves no task more than
         :math:`-\log \delta` below q. Left out, the weight is the one that the model has already,
-        or :data:`DEFENSIVE_WEIGHT`.
+        or :data:`DEFENSIVE_WEIGHT`. To move, cast or train one of the two does so to the other.
         """
         model = copy.copy(self)
         known = self.config.base.largest_noise > 0.0

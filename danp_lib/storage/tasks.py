@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from safetensors.torch import load_file, save
 
 from danp_lib._config import check_choice, naming
@@ -33,7 +34,9 @@ def save_tasks(
     tensors["mask_c"] = context.mask
     if task.pool is not None:
         tensors |= {"x_pool": task.pool.x, "y_pool": task.pool.y}
-    data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, dict(metadata))
+    # Copies, since a file holds no tensor twice and the pool may be the targets.
+    copies = {k: v.clone(memory_format=torch.contiguous_format).cpu() for k, v in tensors.items()}
+    data = save(copies, dict(metadata))
     write_atomically(path, with_sorted_header(data))
 
 

@@ -149,6 +149,8 @@ def export_page(
     """Write a page that works as it is: :func:`model_script`, the engine's and an index.html."""
     if f"{name}.js" == PAGE_SCRIPT:
         raise ValueError(f"name must be another than {name!r}, which the engine's script has.")
+    if "/" in name or "\\" in name:
+        raise ValueError(f"name must hold no slash, which would name a folder, got {name!r}.")
     texts = {PAGE_SCRIPT: page_script(), f"{name}.js": model_script(model, name, **options)}
     texts["index.html"] = source("page.html").format(
         name=html.escape(name), model=quote(f"{name}.js", safe=""), script=PAGE_SCRIPT

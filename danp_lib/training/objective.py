@@ -36,7 +36,9 @@ def draw_levels(num_levels: int, config: BatchConfig, *, generator: torch.Genera
     lowest = 0 if config.clean_fraction is None else min(num_levels, 1)
     levels = torch.randint(lowest, num_levels + 1, (count,), **where)
     if config.clean_fraction is not None:
-        levels = torch.where(torch.rand(count, **where) < config.clean_fraction, 0, levels)
+        levels = torch.where(
+            torch.rand(count, dtype=torch.float32, **where) < config.clean_fraction, 0, levels
+        )
     return levels.expand(config.batch_size)
 
 
@@ -99,7 +101,7 @@ def cause_of_failure(model: NeuralProcess, batch: MaskedTask, loss: Tensor) -> s
         try:
             points.check(name)
         except ValueError as error:
-            return f"the task generator made bad data: {error}"
+            return f"the task generator made bad data: {str(error).rstrip('.')}"
     with torch.no_grad():
         predictive = model.level_predictive(batch)
     if not (predictive.mean.isfinite().all() and predictive.variance.isfinite().all()):

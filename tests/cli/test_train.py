@@ -253,6 +253,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tiny: Path, monkeypatch: pytest.Mo
         (["--steps", "-1"], "num_steps"),
         (["--max-minutes", "0"], "--max-minutes must be a finite number > 0, got 0.0."),
         (["--threads", "0"], "--threads must be an integer >= 1, got 0."),
+        (["--threads", "3000000000"], "--threads: "),
         (["--device", "tpu"], "'tpu'"),
         (["--device", "meta"], "'meta'"),
         (["--out", "taken"], "taken"),

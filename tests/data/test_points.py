@@ -83,6 +83,12 @@ class TestPointSet:
         with pytest.raises(ValueError, match="3"):
             made.compact()
 
+    def test_what_does_not_fit_the_batch_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"^expand\(\) takes a batch of one set, got 3"):
+            points().expand(2)
+        with pytest.raises(ValueError, match="keep must hold 3 values, got 2"):
+            points().masked_where(torch.tensor([True, False]))
+
     def test_concat_and_expand(self) -> None:
         made = points()
         both = made.concat(points(count=2, masked=False))

@@ -85,6 +85,11 @@ class TestLowRankNormal:
         torch.testing.assert_close(marginal.log_prob(y), expected.log_prob(y.squeeze(-1)))
         assert torch.equal(distribution.marginal(slice(1, 3)).mean, distribution.mean[:, 1:3])
 
+    @pytest.mark.parametrize("rank", RANKS)
+    def test_the_entropy_is_the_dense_one(self, rank: int) -> None:
+        made = normal(rank=rank)
+        torch.testing.assert_close(made.entropy(), dense(made).entropy(), rtol=1e-11, atol=0)
+
     def test_permuting_the_points_changes_nothing(self) -> None:
         distribution, y = normal(), values(2)
         order = torch.tensor([4, 2, 0, 1, 3])

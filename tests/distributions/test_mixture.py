@@ -102,6 +102,13 @@ class TestMixture:
         cdf = made.cdf(made.quantile(level))
         torch.testing.assert_close(cdf, torch.full_like(cdf, level), rtol=1e-9, atol=1e-12)
 
+    def test_quantiles_have_no_gradient_rather_than_a_wrong_one(self) -> None:
+        made = mixture(rank=2)
+        for part in (made.logits, made.components.loc):
+            part.requires_grad_()
+        assert not made.icdf(0.3).requires_grad
+        assert made.cdf(0.3).requires_grad
+
     def test_a_value_that_is_no_set_of_outputs_is_refused(self) -> None:
         made = mixture(seed=0)
         for function in (made.cdf, made.icdf):

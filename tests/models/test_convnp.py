@@ -213,6 +213,29 @@ def test_rank_must_fit_the_model() -> None:
         ConvGNP(small_config(rank=0))
 
 
+@pytest.mark.parametrize("kind", [ConvCNP, ConvGNP])
+def test_a_configuration_of_another_kind_is_refused(kind: type[nn.Module]) -> None:
+    with pytest.raises(ValueError, match="config must be a ConvNPConfig, got dict"):
+        kind({"rank": 0})
+
+
+def test_the_default_type_of_floats_changes_nothing(
+    request: pytest.FixtureRequest,
+) -> None:
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    context = draw_set(2, 5, 0).to(torch.float32)
+    xt = torch.linspace(-1, 1, 4, dtype=torch.float32).expand(2, -1).unsqueeze(-1)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        model = ConvGNP(small_config())
+        assert {part.dtype for part in model.state_dict().values()} == {torch.float32}
+        for part in model.parameters():
+            torch.nn.init.normal_(part, std=0.1, generator=torch.Generator().manual_seed(0))
+        found.append(model.predict(context, xt).mean)
+    assert torch.equal(*found)
+
+
 def test_function_transforms_take_the_derivative_that_autograd_takes() -> None:
     model = seeded(ConvGNP, small_config(), dtype=torch.float32)
     context, target = (

@@ -242,3 +242,12 @@ class TestTaskFiles:
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(ValueError, match=r"t\.safetensors"):
             load_tasks(path)
+
+
+def test_sets_may_be_one_another(tmp_path: Path) -> None:
+    points = PointSet(torch.rand(1, 5, 1), torch.rand(1, 5, 1))
+    save_tasks(tmp_path / "t.safetensors", Task(points, points, points))
+    task = load_tasks(tmp_path / "t.safetensors")
+    for part in (task.context, task.target, pool_of(task)):
+        assert torch.equal(part.x, points.x)
+        assert torch.equal(part.y, points.y)

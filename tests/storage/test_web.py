@@ -136,3 +136,10 @@ def test_a_model_by_the_name_of_the_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name must be another than 'danp-live'"):
         export_page(tiny(), "danp-live", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b"])
+def test_a_name_that_would_be_a_path_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name must hold no slash"):
+        export_page(tiny(), name, tmp_path)
+    assert not list(tmp_path.iterdir())
