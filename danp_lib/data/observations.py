@@ -149,6 +149,7 @@ class Observations(TaskGenerator):
                 f"points of a function, but one of the table has {self._fewest}; ask for fewer, "
                 "cut wider windows, or keep the functions that have enough of them."
             )
+        check_kind(torch.Generator, generator=generator)
         device = generator.device
         if device not in self._copies:
             self._copies[device] = self.functions.to(device)

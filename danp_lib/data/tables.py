@@ -22,7 +22,8 @@ from danp_lib.data.points import PointSet
 
 #: Mean length of a year; dates become years of this length, counted so that 1970 begins at 1970.
 DAYS_A_YEAR = 365.2425
-_ZONE = r"(?:[zZ]|[+-]\d{2}:?\d{2})$"
+# An offset follows a time, since -03 also ends a date.
+_ZONE = r"(?:[zZ]|[T ]\d{2}[\d:.,]*\s*[+-]\d{2}(?::?\d{2})?)$"
 _COMMAS = (
     " Columns must be separated by commas; read other files with pandas and its sep, and give the "
     "DataFrame."

@@ -153,8 +153,9 @@ def _check_columns(
     """Refuse names of columns that would meet, also with those made for the result."""
     tables.check_different([column for column in (x, y, group) if column is not None])
     made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
-    made |= {f"sample_{i + 1}" for i in range(samples)}
-    if {x, group} & made:
+    numbers = (re.fullmatch(r"sample_([1-9]\d*)", str(name)) for name in (x, group))
+    is_sample = any(number and int(number[1]) <= samples for number in numbers)
+    if is_sample or {x, group} & made:
         raise ValueError(
             "x and group must name no column that the result makes, such as mean, got "
             f"{x!r} and {group!r}."

@@ -381,3 +381,8 @@ def test_functions_whose_inputs_are_all_equal_have_no_spacing() -> None:
     x, y = torch.zeros(2, 3, 1), torch.arange(6.0).reshape(2, 3, 1)
     with pytest.raises(ValueError, match="the inputs of a function must differ, in float32"):
         Observations(table=PointSet(x, y)).spacing()
+
+
+def test_tasks_need_a_source_of_randomness() -> None:
+    with pytest.raises(ValueError, match="generator must be a Generator, got NoneType"):
+        Observations(table=table_of(points=99)).sample_task(2, generator=None)  # type: ignore[arg-type]

@@ -189,6 +189,7 @@ class TestCsv:
                 r"got 'x;y'\. Columns must be separated by commas; .* DataFrame\.$",
             ),
             ("x,y\n2001-01-01,1\n2001-01-02T00Z,2\n", "line 3: x .* time zone in every .*T00Z"),
+            ("x,y\n2001-01-01 10:00:00+05,1\n2001-01-01 11:00:00,2\n", "line 3: x .* time zone in"),
             ("x,x,y\n0,0,1\n", "line 1: .*'x'"),
             ("x,y\n0,1\n1\n", "line 3: .*1"),
             ("x,y\n0,1\n1,high\n", "line 3: y .*'high'"),

@@ -191,6 +191,7 @@ def test_contexts_unlike_training_are_counted(fitted: Fitted) -> None:
         ({"seed": 0.5}, "seed must be"),
         ({"y": "hour"}, "columns must have different names, got hour, hour, station"),
         ({"x": "mean"}, "x and group must name no column that the result makes, .* got 'mean'"),
+        ({"x": "sample_2", "samples": 10**12}, "x and group must name no column .* 'sample_2'"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(
