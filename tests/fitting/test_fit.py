@@ -391,7 +391,10 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
         ({"model": "gpt"}, "model must be .*danp.*got 'gpt'"),
         ({"held_out": 1.0}, "held_out must be .*> 0 and < 1"),
         ({"group": None}, "^without a group all rows are one series: give the width of a window"),
-        ({"hold_out_by": "time"}, "give the width of a window.* or leave hold_out_by out"),
+        (
+            {"hold_out_by": "time"},
+            "^hold_out_by 'time' divides .* give the width of a window.* or leave hold_out_by out",
+        ),
         ({"max_context": 10, "num_targets": 10}, "no function has the 20 points"),
         ({"max_context": 40}, "functions must hold enough points"),
         ({"num_levels": 0}, "num_levels must be .*>= 1"),
