@@ -2,10 +2,9 @@
 
     python scripts/contexts.py [NAME ...]
 
-Without names, all models of ``checkpoints`` whose own headers do not hold it. The numbers go to
-``checkpoints/contexts.json``, from which ``danp_lib.load_pretrained`` takes them. A checkpoint that
-``danp train`` writes today has them in its header. The same seed gives the same numbers, to the
-rounding of the processor.
+Without names, all models of ``checkpoints``. The numbers go to ``checkpoints/contexts.json``, from
+which ``danp_lib.load_pretrained`` takes them, before those in a checkpoint's own header. The same
+seed gives the same numbers, to the rounding of the processor.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def measure(path: Path) -> TrainingContexts:
 
 
 def main(names: list[str]) -> None:
-    """Measure the models of these names, or all that need it."""
+    """Measure the models of these names, or all."""
     paths = {name: FOLDER / f"{name}.safetensors" for name in names or PRETRAINED}
     stored = {name: to_dict(contexts) for name, contexts in read_contexts(FOLDER).items()}
     for name, path in paths.items():
-        if path.is_file() and "contexts" not in read_header(path).provenance:
+        if path.is_file():
             stored[name] = to_dict(measure(path))
             lines = (f"{json.dumps(key)}: {json.dumps(stored[key])}" for key in sorted(stored))
             write_atomically(FOLDER / CONTEXTS, "{\n" + ",\n".join(lines) + "\n}\n")

@@ -110,6 +110,8 @@ def table(folder: str | os.PathLike[str] | None = None) -> dict[str, dict[str, d
     or of other weights or tasks than those before it, is refused.
     """
     folder = results.results_folder() if folder is None else Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"folder must be one of results, got {folder}, which is none.")
     shown, known = {}, dict[str, str | None]()
     for dataset in PAPER:
         rows = ((label, _row(folder, dataset, label, known)) for label in ROWS)

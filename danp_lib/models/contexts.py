@@ -38,7 +38,7 @@ class SizeRange(Configuration):
     """Log-densities of contexts of similar sizes, in nats per point."""
 
     largest: PositiveInt  #: The largest size; the smallest is above that of the range before.
-    least: float  #: The smallest log-density.
+    least: float  #: The log-density that 1 % of them do not reach.
     median: float  #: The median one.
 
 
@@ -65,9 +65,9 @@ class TrainingContexts(Configuration):
         """Draw contexts such as a model was trained on, of sizes 1, 2, 3 to 4, 5 to 8 and so on.
 
         The smallest and the largest are ``context_size``; ``num_targets`` go with each, on which
-        its place depends where the targets are what follows. A further context lies below the least
-        of the ``per_range`` others of its range with probability 1 / (per_range + 1): by default
-        0.3 % of them get a warning for nothing.
+        its place depends where the targets are what follows. The bound of a range is the third
+        lowest of 300 contexts, or as much of ``per_range``, so that 1 % of further ones get a
+        warning for nothing. The lowest itself may lie thousands of nats below all others.
         """
         low, high = max(1, context_size[0]), context_size[1]
         if high < low:
@@ -81,9 +81,10 @@ class TrainingContexts(Configuration):
                 per_range, context_size=(low, largest), num_targets=num_targets, generator=generator
             )
             outputs.append(task.yc[task.context.mask])
-            values = model.context_log_density(task.context)
+            values = model.context_log_density(task.context).sort().values
             # Rounded down: what is stored is read by people too.
-            least = math.floor(100.0 * float(values.min())) / 100.0
+            lowest = values[max(per_range // 100 - 1, 0)]
+            least = math.floor(100.0 * float(lowest)) / 100.0
             sizes.append(SizeRange(largest, least, round(float(values.median()), 2)))
             low = largest + 1
         y = torch.cat(outputs)
@@ -124,9 +125,10 @@ class TrainingContexts(Configuration):
                 return (
                     f"a context of {size} points is improbable under the model: {value:.2f} nats a "
                     f"point, where contexts of training had {expected.median:.2f} in the median "
-                    f"and never less than {expected.least:.2f}. Its points may be noisier than in "
-                    f"training (noise: {noise_in_words(self.noise)}), contradict each other, or be "
-                    "repeated, and intervals be far too narrow. Use a model trained on such data."
+                    f"and hardly ever less than {expected.least:.2f}. Its points may be noisier "
+                    f"than in training (noise: {noise_in_words(self.noise)}), contradict each "
+                    "other, or be repeated, and intervals be far too narrow. Use a model trained "
+                    "on such data."
                 )
         return None
 

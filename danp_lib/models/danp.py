@@ -36,6 +36,7 @@ DEFENSIVE_WEIGHT = 0.05
 """The weight of the defensive component where none is named; see :meth:`DANP.defended`."""
 
 _SAMPLES_TO_CHECK = 4  # per context, far fewer than a prediction takes
+_CONTEXTS_AT_ONCE = 64
 
 Proposal = Callable[[int, LowRankNormal], Tensor]
 """Given a level and its predictive, the outputs of its auxiliary sets, ``(rows, points, 1)``."""
@@ -334,12 +335,17 @@ class DANP(ConvNeuralProcess):
 
     @torch.no_grad()
     def context_log_density(self, context: PointSet) -> Tensor:
-        """See the base class: the mean over a few ancestral samples, the same ones every time."""
+        """See the base class: the mean over a few ancestral samples, of the same random numbers."""
         generator = torch.Generator(context.x.device).manual_seed(0)
+        x = self.draw_inputs(_SAMPLES_TO_CHECK, generator=generator, dtype=context.x.dtype)
+        noise = self.draw_noise(_SAMPLES_TO_CHECK, x.shape[2], generator=generator)
         values = []
-        for tasks, samples in self._ancestral(context, _SAMPLES_TO_CHECK, None, generator, 256):
-            joint = samples.context_log_prob().unflatten(0, (context[tasks].batch_size, -1))
-            values.append(log_mean(joint, dim=1))
+        for start in range(0, context.batch_size, _CONTEXTS_AT_ONCE):
+            encoded = self.encode(context[start : start + _CONTEXTS_AT_ONCE])
+            count = encoded.context.batch_size
+            inputs, proposal = x.repeat(1, count, 1, 1), ancestral(noise.repeat(1, count, 1, 1))
+            samples = self.denoise(encoded, inputs, proposal)
+            values.append(log_mean(samples.context_log_prob().unflatten(0, (count, -1)), dim=1))
         return torch.cat(values) / context.sizes.clamp(min=1)
 
     def _mixture(

@@ -131,16 +131,20 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
             f"file: {'; '.join(shown)}{'; ...' if len(wrong) > 3 else ''}."
         )
     model.load_state_dict(tensors)
-    if (contexts := header.provenance.get("contexts")) is not None:
+    shipped = path.parent.resolve() in [folder.resolve() for folder in data_folders("checkpoints")]
+    if shipped and path.stem in (stored := read_contexts(path.parent)):
+        model.training_contexts = stored[path.stem]
+    elif (contexts := header.provenance.get("contexts")) is not None:
         with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
-    elif path.parent.resolve() in [folder.resolve() for folder in data_folders("checkpoints")]:
-        model.training_contexts = read_contexts(path.parent).get(path.stem)
     return model.eval().to(device)
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
-    """Contexts in training of a folder's older models by name, from ``scripts/contexts.py``."""
+    """Contexts in training of a folder's models by name, from ``scripts/contexts.py``.
+
+    They come before those in the models' own headers, which may have been measured differently.
+    """
     path = folder / CONTEXTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {k: from_dict(TrainingContexts, v, name=f"{path}: {k}") for k, v in stored.items()}

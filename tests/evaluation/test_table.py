@@ -114,6 +114,11 @@ def test_all_rows_of_a_model_are_of_the_same_weights_and_tasks(tmp_path: Path) -
     assert table(tmp_path)["gp"]["danp"]["ours"] is not None
 
 
+def test_a_folder_that_is_not_there_is_no_empty_table(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"folder must be one of results, got .*nowhere"):
+        table(tmp_path / "nowhere")
+
+
 def test_ancestral_samples_and_the_second_seed_have_rows(tmp_path: Path) -> None:
     many = replace(RECORD, estimator="model", num_samples=50_000)
     save(tmp_path, "danp-gp", many, replace(many, num_samples=5_000))

@@ -26,6 +26,7 @@ from danp_lib.inference.likelihood import (
 )
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNPCore
 from danp_lib.models.danp import DANP, AuxiliarySamples, DANPConfig, log_mean
+from danp_lib.storage.pretrained import load_pretrained
 from danp_lib.storage.tasks import benchmark_tasks
 
 Estimator = Literal["model", "noising", "both"]
@@ -189,6 +190,20 @@ def test_estimators_agree_on_a_network() -> None:
     for a, b in ((0, 1), (0, 2), (1, 2)):
         difference = (results[a].values - results[b].values).abs()
         assert (difference < 4 * (errors[a] ** 2 + errors[b] ** 2).sqrt()).all()
+
+
+@pytest.mark.parametrize("row", [248, 284, 308])
+def test_the_papers_estimator_and_the_balance_heuristic_agree_on_a_trained_model(row: int) -> None:
+    """At large contexts, of 24 to 30 points, where both have samples near the truth."""
+    model, tasks, count = load_pretrained("danp-gp"), benchmark_tasks("gp")[row], 500
+    few = Task(tasks.context, PointSet(tasks.xt[:, :4], tasks.yt[:, :4]), tasks.pool)
+    own, both = (
+        log_likelihood(model, few, estimator=estimator, num_samples=count, generator=rng(3))
+        for estimator in ("model", "both")
+    )
+    error = (relative_error(own, count) ** 2 + relative_error(both, count) ** 2).sqrt()
+    assert float(error) < 0.4
+    assert float((own.values - both.values).abs()) < 4 * float(error)
 
 
 @pytest.mark.parametrize("inputs", ["uniform", "target"])

@@ -48,7 +48,7 @@ SHIPPED = [name for name in PRETRAINED if (pretrained_folders()[1] / f"{name}.js
 
 
 def ship(folder: Path, model: ConvCNP) -> Path:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     path = folder / "convcnp-gp.safetensors"
     save_checkpoint(path, model)
     write_card(path, replace(CARD, sha256=sha256(path)))
@@ -84,7 +84,7 @@ def test_a_model_is_found_in_either_folder(folders: tuple[Path, Path], place: in
     )
 
 
-def test_older_checkpoints_have_their_contexts_by_name_and_by_path(
+def test_shipped_checkpoints_have_their_contexts_by_name_and_by_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DANP_DATA", str(tmp_path))
@@ -96,6 +96,11 @@ def test_older_checkpoints_have_their_contexts_by_name_and_by_path(
     (folder / CONTEXTS).write_text(stored, encoding="utf-8")
     for model in (load_pretrained("convcnp-gp"), load_checkpoint(path)):
         assert model.training_contexts == contexts
+    # They come before those of the file itself, which a folder of one's own has alone.
+    measured = ConvCNP(TINY)
+    measured.training_contexts = replace(contexts, outputs=(0.0, 2.0))
+    assert load_checkpoint(ship(folder, measured)).training_contexts == contexts
+    assert load_checkpoint(ship(tmp_path / "mine", measured)).training_contexts != contexts
     # A file of that name in a folder of one's own is none of the library's.
     own = ship(tmp_path / "own", ConvCNP(TINY))
     own.with_name(CONTEXTS).write_text("[]", encoding="utf-8")
