@@ -54,8 +54,7 @@ class Configuration:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as JSON holds it: nested objects, lists for tuples."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return values
+    return json.loads(json.dumps(asdict(config)))
 
 
 def from_dict(cls: type[T], values: Any, *, name: str = "") -> T:

@@ -28,6 +28,7 @@ def cut_windows(
     spacing after its last point. Windows overlap: to keep data out of training, cut the series in
     two first. They are ``(windows, points, 1)``, padded, and their starts ``(windows,)``.
     """
+    check_kind(PointSet, series=series)
     if (series.batch_size, series.x.shape[-1]) != (1, 1):
         raise ValueError(
             f"series must be one function of one input, got x of shape {tuple(series.x.shape)}; "

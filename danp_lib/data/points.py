@@ -61,15 +61,10 @@ class PointSet:
 
     @classmethod
     def empty(
-        cls,
-        batch_size: int = 1,
-        *,
-        dim_x: int = 1,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        cls, batch_size: int = 1, *, dim_x: int = 1, dtype: torch.dtype = torch.float32
     ) -> PointSet:
         """A batch of sets that hold no point at all."""
-        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype, device=device)
+        x = torch.zeros(batch_size, 0, dim_x, dtype=dtype)
         return cls(x, x.new_zeros(batch_size, 0, 1))
 
     @property
@@ -161,6 +156,13 @@ class Task:
         sizes = {name: points.batch_size for name, points in sets.items()}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"context, target and pool must share a batch size, got {sizes}.")
+        # A pool is looked at where it is used.
+        kinds = [(x.shape[-1], x.dtype) for x in (self.xc, self.xt)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                "context and target must share an input dimension and a dtype, got "
+                f"{kinds[0]} and {kinds[1]}."
+            )
 
     @property
     def _sets(self) -> dict[str, PointSet]:

@@ -23,13 +23,22 @@ class Scaling(Configuration):
     """An affine map between the data's units and a model's; checkpoints keep it.
 
     A model's x lies in its domain, and its y should be near zero with a spread near one. The offset
-    becomes 0, and the unit is the length that becomes 1, of x in each of several dimensions.
+    becomes 0, and the unit is the length that becomes 1, of x in each of several dimensions, or a
+    number for all.
     """
 
     x_offset: float | tuple[float, ...]
     x_unit: PositiveFloat | tuple[PositiveFloat, ...]
     y_offset: float
     y_unit: PositiveFloat
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self._dims) > 1 or 0 in self._dims:
+            raise ValueError(
+                "x_offset and x_unit must be numbers, or hold one for each input dimension, got "
+                f"{self.x_offset} and {self.x_unit}."
+            )
 
     @classmethod
     def fit(
@@ -74,11 +83,6 @@ class Scaling(Configuration):
         y = ((points.y.double() - self.y_offset) / self.y_unit).to(dtype)
         return PointSet(self.inputs(points.x, dtype=dtype), y, points.mask)
 
-    def invert(self, points: PointSet) -> PointSet:
-        """Sets in the data's units, float64, of sets in the model's."""
-        offset, unit = self._x_map(points.x)
-        return PointSet(offset + unit * points.x.double(), self.outputs(points.y), points.mask)
-
     def data_domain(self, domain: Domain) -> Domain:
         """The domain in the data's units of one in the model's."""
         ends = torch.tensor([domain.lower, domain.upper], dtype=torch.float64)
@@ -93,12 +97,17 @@ class Scaling(Configuration):
         """The predictive of the data's y, of one of the model's."""
         return affine(predictive, self.y_offset, self.y_unit)
 
+    @property
+    def _dims(self) -> set[int]:
+        """The numbers of dimensions that the map of x is given for; none where it is for all."""
+        return {len(part) for part in (self.x_offset, self.x_unit) if isinstance(part, tuple)}
+
     def _x_map(self, x: Tensor) -> Iterator[Tensor]:
-        pair = self.x_offset, self.x_unit
-        if wrong := {len(p) for p in pair if isinstance(p, tuple)} - {x.shape[-1]}:
+        if wrong := self._dims - {x.shape[-1]}:
             raise ValueError(
                 f"x must have the input dimension of the scaling, {max(wrong)}, got {x.shape[-1]}."
             )
+        pair = self.x_offset, self.x_unit
         return (torch.tensor(each, dtype=torch.float64, device=x.device) for each in pair)
 
 

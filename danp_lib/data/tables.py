@@ -94,27 +94,32 @@ def from_csv(path: str | os.PathLike[str], *, x: str = "x", y: str = "y") -> Poi
         return from_arrays(inputs, values)
 
 
-def read_columns(data: Any, columns: Sequence[str], *, optional: str | None = None) -> Any:
+def read_columns(
+    data: Any, columns: Sequence[str], *, optional: str | None = None, name: str = "data"
+) -> Any:
     """The named columns of a CSV file or a pandas DataFrame, and one if there, as a DataFrame.
 
     Those of a file, which has a header, are text. The index says where each row is, such as
-    ``a.csv, line 3`` or ``row 3``; ``attrs["columns"]`` are the names of all columns.
+    ``a.csv, line 3`` or ``row 3``, and ``at, row 3`` of one of several DataFrames that has a
+    ``name``; ``attrs["columns"]`` are the names of all columns. What is no such table, or lacks a
+    column, is refused by the file or the name.
     """
     check_different(columns)
     if isinstance(data, (str, os.PathLike)):
         return _read_file(data, columns, optional)
     if not (hasattr(data, "columns") and hasattr(data, "index")):
         found = type(data).__name__
-        raise ValueError(f"data must be a CSV file or a pandas DataFrame, got {found}.")
+        raise ValueError(f"{name} must be a CSV file or a pandas DataFrame, got {found}.")
     present = list(data.columns)
     named = [*columns, *([optional] if optional in present and optional not in columns else [])]
     for column in named:
         if present.count(column) != 1:
             hint = _other_separator(present)
             if column in data.index.names:
-                hint = " That is the index; give data.reset_index()."
-            raise ValueError(f"data must have the column {column!r} once, got {present}.{hint}")
-    table = data[named].set_axis([f"row {place!r}" for place in data.index])
+                hint = f" That is the index; give {name}.reset_index()."
+            raise ValueError(f"{name} must have the column {column!r} once, got {present}.{hint}")
+    where = "row" if name == "data" else f"{name}, row"
+    table = data[named].set_axis([f"{where} {place!r}" for place in data.index])
     table.attrs["columns"] = set(present)
     return table
 
@@ -287,8 +292,11 @@ def _in_utc(item: Any) -> Any:
 def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
     """Outputs as numbers, NaN where one is missing, of pandas or of arrays, masked ones too."""
     try:
-        # One of an array, or of each column of pandas.
         own: Any = np.asarray(y).dtype
+    except ValueError as error:  # lists of different lengths are no array
+        raise ValueError(f"{name} must hold numbers, got a ragged list: {error}.") from error
+    try:
+        # One of an array, or of each column of pandas.
         if any(dtype.kind in "cmM" for dtype in np.ravel(getattr(y, "dtypes", own))):
             raise TypeError("complex numbers, dates and durations are no outputs")
         if hasattr(y, "index") and hasattr(y, "to_numpy"):
@@ -296,9 +304,7 @@ def outputs_of(y: Any, name: str = "y") -> NDArray[np.float64]:
         else:
             numbers = np.ma.filled(np.ma.asarray(y).astype(np.float64), math.nan)
     except (TypeError, ValueError) as error:
-        # A ragged list is no array, and has no type.
-        found = "a ragged list" if "sequence" in str(error) else np.asarray(y).dtype
-        raise ValueError(f"{name} must hold numbers, got {found}: {error}.") from error
+        raise ValueError(f"{name} must hold numbers, got {own}: {error}.") from error
     if (bad := np.argwhere(np.isinf(numbers))).size:
         raise ValueError(
             f"{name} must be finite, or NaN where it is missing, got {numbers[tuple(bad[0])]} at "

@@ -36,7 +36,10 @@ def in_central_interval(predictive: LowRankNormal | Mixture, y: Tensor, level: f
     _check(predictive, y)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie in (0, 1), got {level}.")
-    return (predictive.cdf(y) - 0.5).abs() <= 0.5 * level
+    cdf = predictive.cdf(y)
+    if cdf.isnan().any():
+        raise ValueError("predictive must have a distribution function that is a number, got NaN.")
+    return (cdf - 0.5).abs() <= 0.5 * level
 
 
 def _half_mean_difference(weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
+from danp_lib.inference.autoregressive import check_model
 from danp_lib.inference.likelihood import Estimator, effective_sample_size, log_weights
 from danp_lib.models.danp import DANP, log_mean
 
@@ -66,6 +67,7 @@ def score_samples(
     Every S above ``max_samples`` is left out. Curves of an earlier call, ``done``, are not computed
     again; ``keep`` is called after every task with all curves there are.
     """
+    check_model(model)
     if model.num_levels < 1:
         kind = type(model).__name__
         raise ValueError(f"model must be a DANP with num_levels >= 1, got a {kind} with 0.")

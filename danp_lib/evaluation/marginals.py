@@ -1,5 +1,6 @@
 """Scores of the marginals on the benchmark: CRPS, and how often intervals hold the target."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from danp_lib.data.points import Task
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95, score_each
 from danp_lib.exact.oracles import Oracle
+from danp_lib.inference.autoregressive import check_model
 from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
 
@@ -70,6 +72,7 @@ def score_marginals(
     Where a model knows a value free of noise, the floor of its variance makes intervals hold more
     targets than their level says; an exact predictive of the same floor says how many.
     """
+    check_model(model)
 
     def score(one: Task, *, generator: torch.Generator) -> MarginalRecord:
         start = time.perf_counter()
@@ -83,11 +86,17 @@ def score_marginals(
 
 def marginal_record(predictive: Predictive, task: Task, *, start: float) -> MarginalRecord:
     """Score the marginals of a predictive at one task's targets; the work began at ``start``."""
-    y = task.yt.double()
+    y, context_size = task.yt.double(), int(task.context.sizes)
+    score = float(crps(predictive, y).mean())
+    if not math.isfinite(score):  # NaN lies in no interval, which would count as a miss
+        raise ValueError(
+            f"the predictive's CRPS must be finite, got {score} for a task with {context_size} "
+            "context points; are the model's weights finite?"
+        )
     half, most = (in_central_interval(predictive, y, level).double() for level in (0.5, 0.9))
     return MarginalRecord(
-        context_size=int(task.context.sizes),
-        crps=float(crps(predictive, y).mean()),
+        context_size=context_size,
+        crps=score,
         coverage_50=float(half.mean()),
         coverage_90=float(most.mean()),
         seconds=time.perf_counter() - start,

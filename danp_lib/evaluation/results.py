@@ -24,7 +24,7 @@ from danp_lib.evaluation.used import Used, score_used
 from danp_lib.exact.oracles import ORACLES
 from danp_lib.inference.compiling import can_compile, compile_unet
 from danp_lib.inference.likelihood import Rollouts, num_orders
-from danp_lib.models.danp import DANP, defend
+from danp_lib.models.danp import defend
 from danp_lib.storage.origin import Hardware, commit, hardware, sha256, versions
 from danp_lib.storage.pretrained import PRETRAINED, load_pretrained, pretrained_path
 from danp_lib.storage.tasks import benchmark_path, benchmark_tasks
@@ -116,7 +116,7 @@ def load_model(
         model, weights, device = ORACLES[dataset](), None, "cpu"
     else:
         model, weights = load_pretrained(name, device=device), sha256(pretrained_path(name))
-    compiled = compiled and isinstance(model, DANP) and can_compile(device)
+    compiled = compiled and model.num_levels > 0 and can_compile(device)
     if compiled:
         compile_unet(model, batch_size=CHUNK_SIZE)
     origin = Origin(
@@ -162,15 +162,12 @@ def run_benchmark(
                 f"{key} = {value!r} is no option for {kind.measure}, which has "
                 f"{', '.join(kind.options)}."
             )
-    if options.get("num_samples") == AS_IN_PAPER:
-        if content is not Evaluation:
-            raise ValueError(
-                f"num_samples must be a number for {kind.measure}, got {AS_IN_PAPER!r}, which is "
-                "for the likelihood."
-            )
+    as_in_paper = options.get("num_samples") == AS_IN_PAPER
+    if content is not Evaluation and (as_in_paper or defended):
+        what = "defended" if defended else f"num_samples = {AS_IN_PAPER!r}"
+        raise ValueError(f"{what} is for the likelihood, got the measure {kind.measure!r}.")
+    if as_in_paper:
         options["num_samples"] = partial(papers_samples, split_name(name)[1])
-    if defended and content is not Evaluation:
-        raise ValueError(f"defended is for the likelihood, got the measure {kind.measure!r}.")
     counts = [options.get(key) for key in ("num_samples", "max_samples")]
     few = any(isinstance(count, int) and count < CHUNK_SIZE for count in counts)
     model, origin = load_model(name, seed=seed, device=device, compiled=compiled and not few)

@@ -10,6 +10,7 @@ import torch
 from danp_lib.data.points import Task
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals, marginal_record
 from danp_lib.evaluation.score import Evaluation, TaskRecord, score_each
+from danp_lib.inference.autoregressive import check_model
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP
 
@@ -38,6 +39,7 @@ def score_used(model: DANP, task: Task, *, num_samples: int = 256, **options: An
 
     The other options are those of :func:`score_each`.
     """
+    check_model(model)
     if model.num_levels == 0:
         raise ValueError("model must have noise levels to draw samples from, got num_levels = 0.")
     defended = model.defended()

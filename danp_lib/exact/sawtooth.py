@@ -29,12 +29,13 @@ class SawtoothOracle(WaveOracle):
     interval of frequencies for each integer in range: two points leave sixteen waves or fewer, and
     three almost always one. A value beside a jump may be on either side of it.
 
-    **Density of the targets.** Between two frequencies (or, without a context, phases) at which a
-    target meets a jump, every target is linear in the parameter, and the integral of the Gaussian
-    floor is a difference of normal distribution functions. Without a context there is an integral
-    over the frequency too, by the midpoint rule. A rule four to eight times as fine changes
-    :meth:`log_prob` of 50 targets by at most 1e-12 nats per target without a context and 2e-6 given
-    one point, and that of two targets without a context by 2e-4.
+    **Density of the targets.** Any targets have one, on a wave or far off all. Between two
+    frequencies (or, without a context, phases) at which a target meets a jump, every target is
+    linear in the parameter, and the integral of the Gaussian floor is a difference of normal
+    distribution functions. Without a context there is an integral over the frequency too, by the
+    midpoint rule. A rule four to eight times as fine changes :meth:`log_prob` of 50 targets by at
+    most 1e-12 nats per target without a context and 2e-6 given one point, and that of two targets
+    without a context by 2e-4.
     """
 
     #: The range of omega, in periods per unit of x. At 1 the density above is infinite.

@@ -17,6 +17,7 @@ _COARSEST = 1024  # cells of the frequency range to start from
 _SPLIT = 4  # parts that a cell is cut into
 _NARROWEST = 1e-13  # cells of this width are at the end of float64
 _TOUCHING = 1e-14  # phases; above the rounding of omega x
+_CLEAR = 25.0  # floors from 1/2 to an output: the nearer value is exp(25) times as likely
 _UNDECIDED = 1 << 16  # cells; so many are left only where points contradict along a whole line
 
 
@@ -32,8 +33,12 @@ class SquareWaveOracle(WaveOracle):
     since the bounds are Lipschitz in the frequency. A rule 64 to 128 times as fine changes
     :meth:`log_prob` of 50 targets by at most 5e-7 nats per target.
 
-    :meth:`log_prob` counts only waves on which every target has its value, since the other value is
-    1000 standard deviations away at the default floor v; it neglects a fraction exp(-1 / 2v).
+    :meth:`log_prob` counts only waves that have at every target the value, 0 or 1, that is nearer
+    to it. A wave with the other value at one has exp(-25) of their density or less, since outputs
+    within 25 v of 1/2, with the floor v, are refused. So are targets whose nearer values are on no
+    wave through the context: each value that a wave misses costs 500,000 nats at the default floor,
+    and which waves miss the fewest is not searched for. The density of
+    :class:`~danp_lib.exact.sawtooth.SawtoothOracle`, an integral over all waves, takes any targets.
     """
 
     family: ClassVar[type[SquareWave]] = SquareWave  #: The prior, for its range of the phase.
@@ -58,10 +63,18 @@ class SquareWaveOracle(WaveOracle):
 
     def _log_density(self, context: PointSet, target: PointSet) -> Tensor:
         x, y, xt, yt = *real_points(context), *real_points(target)
-        joint = self._agreeing(torch.cat([x, xt]), torch.cat([y, yt]), "context and target")[-1]
+        clear = _CLEAR * self.variance_floor
+        if ((yt - 0.5).abs() < clear).any():
+            raise ValueError(
+                f"target must have outputs nearer to one of 0 and 1, at most {0.5 - clear:g} or at "
+                f"least {0.5 + clear:g}, got {yt.tolist()}."
+            )
+        values = (yt > 0.5).to(yt.dtype)
+        joint = self._agreeing(torch.cat([x, xt]), torch.cat([y, values]), "context and target")[-1]
         alone = self._agreeing(x, y, "context")[-1]
         constant = -0.5 * xt.numel() * math.log(2.0 * math.pi * self.variance_floor)
-        return constant + joint.logsumexp(0) - alone.logsumexp(0)
+        misses = 0.5 * (yt - values).square().sum() / self.variance_floor
+        return constant + joint.logsumexp(0) - alone.logsumexp(0) - misses
 
     def _agreeing(self, x: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The waves through all points, in cells of equal width of the frequency.

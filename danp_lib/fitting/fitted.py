@@ -20,9 +20,10 @@ from danp_lib._config import (
     naming,
     to_dict,
 )
+from danp_lib.data.observations import stack
 from danp_lib.data.points import PointSet, check_kind
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
-from danp_lib.fitting.records import Layout
+from danp_lib.fitting.records import Layout, warn
 from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import ContextWarning
 from danp_lib.storage import checkpoint
@@ -125,7 +126,9 @@ class Fitted:
         days since then / 365.2425. A model whose inputs count from the start of a function, as
         by ``own_start`` or ``width``, takes ``start`` for it; where that is left out, the earliest
         input given or asked for, so that the prediction depends on what else is asked for. Where
-        left out, the generator is a new one of seed 0.
+        left out, the generator is a new one of seed 0. As by ``predict_table``, outputs at equal
+        inputs of a function's context are averaged if the model was trained on one's own records,
+        as they were in its training, and otherwise kept; see :meth:`known`.
         """
         check_kind(Tensor, x=x)
         check_kind(PointSet, context=context)
@@ -137,7 +140,8 @@ class Fitted:
             )
         self._check_precision(x=x, **{"context.x": context.x[context.mask]})
         batch = max(context.batch_size, len(x))
-        context, x = context.to(torch.float64).expand(batch), x.double().expand(batch, -1, -1)
+        context = self.known(context.to(torch.float64)).expand(batch)
+        x = x.double().expand(batch, -1, -1)
         origin = self.start(context, x, start)
         self.check_domain("context.x", context.x, origin, context.mask)
         self.check_domain("x", x, origin)
@@ -146,6 +150,21 @@ class Fitted:
         generator = torch.Generator(x.device).manual_seed(0) if generator is None else generator
         predictive = self.model.predict(scaled, xt, num_samples=num_samples, generator=generator)
         return self.to_data(predictive, x)
+
+    def known(self, context: PointSet, source: str = "context") -> PointSet:
+        """A context ``(functions, points, 1)``, with each input once if it was so in training.
+
+        That is where the model was trained on one's own records: outputs at equal inputs of a
+        function become their mean, where the first stood. A
+        :class:`~danp_lib.fitting.records.RecordsWarning` that names the source says that they were
+        averaged, or kept.
+        """
+        merged = _averaged(context)
+        if not (repeated := int((context.sizes - merged.sizes).sum())):
+            return context
+        done = "averaged, as in training" if self.scores else "kept"
+        warn(f"{source}: points at the input of another were {done}: {repeated}.")
+        return merged if self.scores else context
 
     def start(self, context: PointSet, x: Tensor, start: float | None = None) -> Tensor | float:
         """The input that a model's inputs count from, of each function, ``(functions, 1, 1)``."""
@@ -238,20 +257,28 @@ class Fitted:
         checkpoint.save_checkpoint(path, self.model, provenance=fields)
 
 
+def _averaged(points: PointSet) -> PointSet:
+    """Sets with each input once, where it first was, and the mean of the outputs there."""
+    parts = []
+    for own in (points[row].compact() for row in range(points.batch_size)):
+        x, y = own.x[0], own.y[0]
+        _, place, counts = x.unique(dim=0, return_inverse=True, return_counts=True)
+        means = y.new_zeros(len(counts), 1).index_add(0, place, y) / counts.unsqueeze(1)
+        first = place.argsort(stable=True)[counts.cumsum(0) - counts].sort().values
+        parts.append(PointSet(x[first].unsqueeze(0), means[place[first]].unsqueeze(0)))
+    return stack(parts) if parts else points
+
+
 def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Fitted:
     """A fitted model from its checkpoint; any other checkpoint is one of the default layout."""
     model = checkpoint.load_checkpoint(path, device=device)
-    fields = dict(checkpoint.read_header(path).provenance)
-    parts = ("season", "layout", "held_out", "scaling", "contexts")
-    own = {key: fields.pop(key, None) or {} for key in parts}
+    said = dict(checkpoint.read_header(path).provenance)
+    kinds: dict[str, type[Any]] = {"scaling": Scaling, "layout": Layout, "season": Season}
+    stored = {key: value for key in kinds if (value := said.pop(key, None))}
+    said.pop("contexts", None)  # which the model has
     # JSON has sorted the names; the model itself comes first.
-    scores = sorted(own["held_out"].items(), key=lambda item: item[0] != model.name)
+    scores = sorted((said.pop("held_out", None) or {}).items(), key=lambda s: s[0] != model.name)
     with naming(path, checkpoint.CheckpointError):
-        return Fitted(
-            model,
-            from_dict(Scaling, own["scaling"], name="scaling") if own["scaling"] else IDENTITY,
-            from_dict(Layout, own["layout"], name="layout"),
-            from_dict(Season, own["season"], name="season") if own["season"] else None,
-            {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores},
-            fields,
-        )
+        own = {key: from_dict(kinds[key], value, name=key) for key, value in stored.items()}
+        held_out = {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores}
+    return Fitted(model, scores=held_out, provenance=said, **own)

@@ -68,44 +68,39 @@ def predict_table(
 
     Raises:
         ValueError: If a table lacks a column, a cell cannot be read, or an input is off the model's
-            domain; the message names the line.
+            domain; the message names the file or the argument, and the line or the row.
     """
     check_kind(Fitted, fitted=fitted)
+    check_at_least(0, samples=samples)
+    check_at_least(1, num_samples=num_samples)
+    checked(Seed, seed, "seed")
     pandas, layout = tables.import_pandas(), fitted.layout
     needed = [] if group is None else [group]
     x, y, group = x or layout.x, y or layout.y, group or layout.group
-    options = _checked_options(num_samples, quantiles, samples)
-    checked(Seed, seed, "seed")
-    _check_columns(x, y, group, options["quantiles"], samples)
-    given = _read_rows(context, [x, y, *needed], group, dates=layout.dates)
-    asked = _read_rows(at, [x], group, dates=layout.dates)
-    source, *_ = sources = [
-        data if isinstance(data, (str, os.PathLike)) else name
-        for name, data in (("context", context), ("at", at))
-    ]
-    names = _names_of_functions(given, asked, y, group, sources, layout)
+    levels = _checked_levels(quantiles, x, y, group, samples)
+    options: Any = {"num_samples": num_samples, "quantiles": levels, "samples": samples}
+    given = _read_rows("context", context, [x, y, *needed], group, dates=layout.dates)
+    asked = _read_rows("at", at, [x], group, dates=layout.dates)
+    source = given.attrs["source"]
+    names = _names_of_functions(given, asked, y, group, layout)
     given = given.dropna(subset="y")
-    starts_at = None if start is None else _read_start(start, dates=layout.dates)
+    options["start"] = None if start is None else _read_start(start, dates=layout.dates)
     parts: list[Any] = []
     unlike: list[str] = []
     for name in names:
-        known, wanted = _rows_of(name, given), _rows_of(name, asked)
+        # Rows that name no function are of every one.
+        known, wanted = (t[t["group"] == name] if "group" in t else t for t in (given, asked))
         where = f"{source}" if name is None else f"{source}, {group} {name}"
-        known = _without_repeats(known, where, averaged=bool(fitted.scores))
         random = _stream(seed, name)
         with _naming_warnings(where, unlike):
-            columns = _predict(fitted, known, wanted, x, starts_at, generator=random, **options)
+            columns = _predict(fitted, known, wanted, x, where, generator=random, **options)
         labels: dict[Any, Any] = {} if name is None else {group: name}
         labels[x] = wanted["label"]
         parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
-    _count_others(unlike)
+    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
+        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
-
-
-def _rows_of(name: Any, rows: Any) -> Any:
-    """The rows of one function; all of them where none is named."""
-    return rows[rows["group"] == name] if "group" in rows else rows
 
 
 @contextmanager
@@ -123,12 +118,6 @@ def _naming_warnings(where: str, unlike: list[str]) -> Iterator[None]:
             warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
 
 
-def _count_others(unlike: list[str]) -> None:
-    """Warn of how many further contexts are unlike training."""
-    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
-        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=3)
-
-
 def _stream(seed: int, name: Any) -> torch.Generator:
     """A group's own random numbers, whatever other groups there are."""
     if name is not None:
@@ -137,22 +126,18 @@ def _stream(seed: int, name: Any) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _checked_options(num_samples: int, quantiles: Sequence[float], samples: int) -> dict[str, Any]:
-    """What :func:`_predict` is told; the levels as Python's floats, by which columns are named."""
-    check_at_least(0, samples=samples)
-    check_at_least(1, num_samples=num_samples)
-    levels = checked(tuple[float, ...], quantiles, "quantiles")
+def _checked_levels(
+    quantiles: Sequence[float], x: str, y: str, group: str | None, samples: int
+) -> tuple[float, ...]:
+    """The quantiles' levels as Python's floats, by which columns of the result are named.
+
+    Names of columns that would meet, also with those made for the result, are refused.
+    """
+    levels: tuple[float, ...] = checked(tuple[float, ...], quantiles, "quantiles")
     if not all(0.0 < q < 1.0 for q in levels) or len(set(levels)) < len(levels):
         raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(levels)}.")
-    return {"num_samples": num_samples, "quantiles": levels, "samples": samples}
-
-
-def _check_columns(
-    x: str, y: str, group: str | None, quantiles: Sequence[float], samples: int
-) -> None:
-    """Refuse names of columns that would meet, also with those made for the result."""
     tables.check_different([column for column in (x, y, group) if column is not None])
-    made = {"mean", "sd", *(f"q{q!r}" for q in quantiles)}
+    made = {"mean", "sd", *(f"q{q!r}" for q in levels)}
     numbers = (re.fullmatch(r"sample_([1-9]\d*)", str(name)) for name in (x, group))
     is_sample = any(number and int(number[1]) <= samples for number in numbers)
     if is_sample or {x, group} & made:
@@ -160,23 +145,25 @@ def _check_columns(
             "x and group must name no column that the result makes, such as mean, got "
             f"{x!r} and {group!r}."
         )
+    return levels
 
 
-def _read_rows(data: Any, columns: list[str], group: str | None, *, dates: bool) -> Any:
+def _read_rows(name: str, data: Any, columns: list[str], group: str | None, *, dates: bool) -> Any:
     """The rows of a table: their source, label and x, and y and group if there.
 
     The columns are that of x and perhaps that of y.
     """
-    table = tables.read_columns(data, columns, optional=group)
+    table = tables.read_columns(data, columns, optional=group, name=name)
     cells = table[columns[0]]
     inputs = _read_inputs(cells, dates=dates)
-    text = dates or not isinstance(data, (str, os.PathLike))
+    is_file = isinstance(data, (str, os.PathLike))
     rows = tables.import_pandas().DataFrame({"source": table.index, "x": inputs})
-    rows["label"] = cells.to_numpy() if text else inputs
+    rows["label"] = inputs if is_file and not dates else cells.to_numpy()
     if len(columns) > 1:
         rows["y"] = tables.read_outputs(table[columns[1]])
     if group in table:
         rows["group"] = tables.read_names(table[group]).to_numpy()
+    rows.attrs["source"] = data if is_file else name
     rows.attrs["zoned"] = dates and tables.has_zone(cells)
     others = table.attrs["columns"] - {*columns, group}
     rows.attrs["others"] = {name for name in others if not re.match("Unnamed:|$", str(name))}
@@ -197,11 +184,9 @@ def _read_inputs(cells: Any, *, dates: bool) -> NDArray[np.float64]:
     return inputs
 
 
-def _names_of_functions(
-    given: Any, asked: Any, y: str, group: str | None, sources: Sequence[Any], layout: Layout
-) -> Any:
+def _names_of_functions(given: Any, asked: Any, y: str, group: str | None, layout: Layout) -> Any:
     """The functions to predict, ``[None]`` for one without a name; says what may be a mistake."""
-    context, at = sources
+    context, at = sources = [rows.attrs["source"] for rows in (given, asked)]
     if asked.empty:
         raise ValueError(f"{at} must hold at least one input, got none.")
     if "group" not in given and not given.empty:
@@ -250,24 +235,14 @@ def _say_which(new: set[Any], known: Any, group: str, sources: Sequence[Any]) ->
     warn(f"{at}: predicted from no point{which}.", stacklevel=4)
 
 
-def _without_repeats(known: Any, where: str, *, averaged: bool) -> Any:
-    """Rows as a model of one's own records knows them: one for each input."""
-    if not (repeated := known["x"].duplicated().sum()):
-        return known
-    done = "averaged, as in training" if averaged else "kept"
-    warn(f"{where}: points at the input of another were {done}: {repeated}.")
-    if not averaged:
-        return known
-    return known.assign(y=known.groupby("x")["y"].transform("mean")).drop_duplicates("x")
-
-
 def _predict(
     fitted: Fitted,
     given: Any,
     asked: Any,
     x: str,
-    start: float | None,
+    source: str,
     *,
+    start: float | None,
     num_samples: int,
     quantiles: Sequence[float],
     samples: int,
@@ -283,6 +258,7 @@ def _predict(
             hint = " (they count from the earliest one here: leave out what lies too long before)"
         tables.refuse(cells, ~fitted.takes(points, origin)[0].numpy(), fitted.rule + hint)
     fitted.warn_of_order(known, inputs)
+    known = fitted.known(known, source)
     scaled, xt = fitted.to_model(known, origin), fitted.scaling.inputs(inputs - origin)
     predictive = fitted.model.condition_on(scaled, num_samples=num_samples, generator=generator)
     # Joint samples need all inputs together; marginals do not.

@@ -18,7 +18,8 @@ from danp_lib._random import draw_rows, spawn
 from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.base import Oracle
-from danp_lib.models.base import NeuralProcess, Predictive
+from danp_lib.exact.waves import WaveOracle
+from danp_lib.models.base import NeuralProcess
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP, ancestral, chunks
 
@@ -64,6 +65,7 @@ def ar_log_prob(
     than :math:`-\log(1 - \delta)` nats, as in one prediction. The contexts, or the samples, are
     computed ``chunk_size`` at a time. An exact predictive takes no passes.
     """
+    check_model(model)
     check_kind(Task, task=task)
     task.check()
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
@@ -97,7 +99,7 @@ def ar_log_prob(
 @torch.no_grad()
 @unchecked_contexts()
 def ar_sample(
-    model: NeuralProcess,
+    model: NeuralProcess | Oracle,
     context: PointSet,
     xt: Tensor,
     *,
@@ -111,11 +113,22 @@ def ar_sample(
     ``num_samples`` are drawn of each set, ``chunk_size`` at a time, each with the targets
     ``(batch, targets, 1)`` in an order of its own, random or ``outward``; see :func:`ar_log_prob`.
     A DANP draws one auxiliary sample for each value, as if its mixture had infinitely many
-    components, all of one weight; the defensive component is left out. Contexts are not checked;
-    see :meth:`~danp_lib.models.base.NeuralProcess.check_context`.
+    components, all of one weight; the defensive component is left out. An exact predictive takes a
+    context for each set of inputs, and no passes; that of waves is refused, since its samples lie
+    off every wave. Contexts are not checked; see
+    :meth:`~danp_lib.models.base.NeuralProcess.check_context`.
     """
+    check_model(model)
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
-    model.check({"context": context}, xt=xt)
+    if isinstance(model, WaveOracle):
+        raise ValueError(
+            "model must take noisy values into its context, as samples are, got a "
+            f"{type(model).__name__}; draw joint samples from its predict(context, xt) instead."
+        )
+    if isinstance(model, Oracle):
+        model.check_inputs(context, xt)
+    else:
+        model.check({"context": context}, xt=xt)
     batch = max(context.batch_size, len(xt))
     context, xt = context.expand(batch), xt.expand(batch, -1, -1)
     rows = []
@@ -128,8 +141,14 @@ def ar_sample(
             for count in chunks(num_samples, chunk_size)
         ]
         rows.append(torch.cat(parts))
-    passes = num_samples * batch * xt.shape[1] * (1 + model.num_levels)
-    return Rollout(torch.stack(rows, dim=1), passes)
+    passes = 0 if isinstance(model, Oracle) else 1 + model.num_levels
+    return Rollout(torch.stack(rows, dim=1), num_samples * batch * xt.shape[1] * passes)
+
+
+def check_model(model: object) -> None:
+    """Refuse what is neither a model nor an exact predictive."""
+    if not isinstance(model, Oracle):
+        check_kind(NeuralProcess, model=model)
 
 
 def draw_order(xt: Tensor, *, outward: bool, generator: torch.Generator) -> Tensor:
@@ -141,9 +160,8 @@ def draw_order(xt: Tensor, *, outward: bool, generator: torch.Generator) -> Tens
 def growing_contexts(task: Task, order: Tensor) -> tuple[PointSet, PointSet]:
     """One task as a batch, the k-th with k targets in its context and the next as its target.
 
-    Args:
-        task: A batch of one.
-        order: Which target comes first, second, and so on, ``(targets,)``.
+    The task is a batch of one; the ``order`` says which target comes first, second, and so on,
+    ``(targets,)``.
     """
     count = len(order)
     x, y = task.xt[0, order], task.yt[0, order]
@@ -175,7 +193,7 @@ def _parts(
 
 
 def _sample(
-    model: NeuralProcess,
+    model: NeuralProcess | Oracle,
     context: PointSet,
     xt: Tensor,
     outward: bool,
@@ -191,11 +209,12 @@ def _sample(
     eps = draw_rows(torch.randn, count, (num_targets, 1), generator=for_values, dtype=f64)
     rows = torch.arange(count, device=xt.device)
     values = xt.new_zeros(count, num_targets, 1)
-    predictive: Predictive
     for step in range(num_targets):
         chosen = order[:, step]
         x = xt[rows, chosen].unsqueeze(1)
-        if isinstance(model, DANP):
+        if isinstance(model, Oracle):
+            predictive = model.predict(context, x)
+        elif isinstance(model, DANP):
             for_inputs, for_noise = for_levels[2 * step : 2 * step + 2]
             inputs = model.draw_inputs(count, generator=for_inputs, dtype=xt.dtype)
             noise = model.draw_noise(count, model.config.num_auxiliary, generator=for_noise)

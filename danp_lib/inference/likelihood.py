@@ -26,7 +26,7 @@ from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.oracles import Oracle
-from danp_lib.inference.autoregressive import ar_log_prob
+from danp_lib.inference.autoregressive import ar_log_prob, check_model
 from danp_lib.models.base import NeuralProcess, Predictive
 from danp_lib.models.contexts import unchecked_contexts
 from danp_lib.models.danp import DANP, AuxiliaryInputs, Proposal, ancestral, chunks, log_mean
@@ -98,21 +98,20 @@ def log_likelihood(
         estimator: Of a DANP, ``"model"`` (the paper's), ``"noising"`` or ``"both"``. A ConvCNP, a
             ConvGNP and an exact predictive need none, and an AR ConvCNP is rolled out, whatever
             is asked for; ``"autoregressive"`` rolls out the others too, in one random order.
-            ``"orders"`` takes the mean density over :data:`NUM_ORDERS`: an unbiased estimate
-            of the density of a rollout's samples, each of which has an order of its own (of a
-            DANP without a defensive component that does not weight its samples).
-            ``"orders-halved"`` does so with fewer samples the more points are known.
-            ``"outward"`` is ``"autoregressive"``, and ``"orders-outward"`` is ``"orders-halved"``,
-            in orders that lead outward from a target.
-        num_samples: S, the number of a DANP's samples: per task, in a rollout per target, or where
-            they are halved per target when no point is known; see
-            :func:`~danp_lib.inference.autoregressive.ar_log_prob`.
+            ``"outward"`` does so in one that leads outward from a target. ``"orders"`` takes the
+            mean density over :data:`NUM_ORDERS`: an unbiased estimate of the density of a rollout's
+            samples, each of which has an order of its own (of a DANP without a defensive component
+            that does not weight its samples). ``"orders-halved"`` has fewer samples the more points
+            are known, and ``"orders-outward"`` leads outward too.
+        num_samples: S, the number of a DANP's samples: per task, or in a rollout per target, and
+            where they are halved per target when no point is known; see :func:`.ar_log_prob`.
         auxiliary_inputs: ``"uniform"`` or ``"target"``. Left out, they are uniform unless the
             estimator needs the function and the tasks have no pool. In a rollout they are
             uniform whatever is asked for.
         generator: Source of randomness, which samples and a rollout need.
         chunk_size: Number of samples computed at a time; it bounds the memory and changes nothing.
     """
+    check_model(model)
     checked(Estimator | Rollouts, estimator, "estimator")
     checked(AuxiliaryInputs | None, auxiliary_inputs, "auxiliary_inputs")
     check_at_least(1, num_samples=num_samples, chunk_size=chunk_size)
@@ -184,6 +183,7 @@ def log_weights(
     samples by the context, whose terms are relative to the mean weight. The arguments are those of
     :func:`log_likelihood`. A model without levels has one for each component of its prediction.
     """
+    check_kind(NeuralProcess, model=model)
     check_kind(Task, task=task)
     if task.batch_size != 1:
         raise ValueError(f"task must be a batch of one, got {task.batch_size}.")

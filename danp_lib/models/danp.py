@@ -258,10 +258,10 @@ class DANP(ConvNeuralProcess):
         All levels share the ``inputs``, ``(1, points, dim_x)``; left out, they are uniform and each
         level's own, as in the paper. The result is the levels 1 to F, with the samples as a batch.
         """
-        if context.batch_size != 1:
-            raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         given = {} if inputs is None else {"inputs": inputs}
         self.check({"context": context}, **given)
+        if context.batch_size != 1:
+            raise ValueError(f"context must be one set, got a batch of {context.batch_size}.")
         if inputs is not None and len(inputs) != 1:
             raise ValueError(f"inputs must be one set that all samples share, got {len(inputs)}.")
         samples = self._ancestral(context, num_samples, inputs, generator, chunk_size)

@@ -5,9 +5,9 @@ it at once. With m and W of the network, and values that are independent given t
 function,
 
 .. math::
-    p(\sigma \mid y) \propto p(\sigma)\, \mathcal{N}\!\left(y \mid m,\;
-    W W^\top + \operatorname{diag}\!\left(v_i(\sigma) + \sigma^2\right)\right), \qquad
-    v_i(\sigma) = v_i \left(\sigma / \bar\sigma\right)^{2 s_i} .
+    p(\sigma \mid y) &\propto p(\sigma)\, \mathcal{N}\!\left(y \mid m,\;
+    W W^\top + \operatorname{diag}\!\left(v_i(\sigma) + \sigma^2\right)\right), \\
+    v_i(\sigma) &= v_i \left(\sigma / \bar\sigma\right)^{2 s_i} .
 
 The variance free of noise, v, rises with the noise by a slope s in (0, 1): 1 where the function is
 known as well as the noise permits, 0 where noise is not what hides it. The network gives m, W, v, s

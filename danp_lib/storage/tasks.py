@@ -9,10 +9,10 @@ from types import MappingProxyType
 import torch
 from safetensors.torch import load_file, save
 
-from danp_lib._config import check_choice, naming
+from danp_lib._config import check_choice, checked, naming
 from danp_lib._files import data_file, with_sorted_header, write_atomically
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import PointSet, Task
+from danp_lib.data.points import PointSet, Task, check_kind
 from danp_lib.storage.origin import sha256
 
 HASHES = "hashes.json"
@@ -26,9 +26,14 @@ def save_tasks(
 
     The keys are ``xc, yc, xt, yt``, ``mask_c`` and, where there is a pool, ``x_pool, y_pool``.
     Padding is written as zeros: equal tasks give equal bytes. What :meth:`Task.check` refuses is
-    not written. ``metadata`` is anything worth keeping, which nothing reads.
+    not written. ``metadata`` is text worth keeping, by names, which nothing reads.
     """
+    check_kind(Task, task=task)
+    check_kind(Mapping, metadata=metadata)
     task.check()
+    for key, text in metadata.items():
+        checked(str, key, "a key of metadata")
+        checked(str, text, f"metadata[{key!r}]")
     context = task.context.blanked()
     tensors = {"xc": context.x, "yc": context.y, "xt": task.xt, "yt": task.yt}
     tensors["mask_c"] = context.mask

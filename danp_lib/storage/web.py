@@ -75,7 +75,7 @@ def pack(weight: Tensor) -> Tensor:
 def _page_config(
     model: DANP, task_generator: TaskGenerator | None, scaling: Scaling
 ) -> dict[str, Any]:
-    if not isinstance(model, DANP):
+    if getattr(model, "name", None) != DANP.name:
         raise ValueError(f"model must be a DANP, got {type(model).__name__}.")
     base = model.config.base
     values = vars(base) | vars(model.config)

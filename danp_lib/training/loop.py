@@ -98,6 +98,8 @@ def train(
             if not (validating or leaving or state.step % config.log_every == 0):
                 continue
             state.minutes = (time.monotonic() - start) / 60.0
+            for earlier in history:  # at which the run stopped
+                earlier.pop("kept", None)
             history.append(record := _record(state, updates, validation if validating else []))
             updates.clear()
             if state.best is not None and leaving:

@@ -89,8 +89,9 @@ def test_evaluate_speaks_the_units_of_the_data(
     scaling = Scaling(x_offset=1990.0, x_unit=0.5, y_offset=20.0, y_unit=4.0)
     model, own = load_checkpoint(checkpoints[name]), load_tasks(tasks)
     save_checkpoint("scaled.safetensors", model, provenance={"scaling": to_dict(scaling)})
-    assert own.pool is not None
-    of_data = Task(*map(scaling.invert, (own.context, own.target, own.pool)))
+    of_data = own.map(
+        lambda s: PointSet(1990.0 + 0.5 * s.x.double(), 20.0 + 4.0 * s.y.double(), s.mask)
+    )
     save_tasks("data", of_data, metadata={})
     options = ["--num-samples", 4, "--json"]
     expected = json.loads(good("evaluate", checkpoints[name], "--tasks", tasks, *options))

@@ -160,6 +160,9 @@ class TestWindows:
             cut_windows(series_of([float(i) for i in range(10)]), width, stride=stride)
 
     def test_what_is_no_series_is_refused(self) -> None:
+        wrong: Any = [1.0, 2.0]
+        with pytest.raises(ValueError, match=r"^series must be a PointSet, got list"):
+            cut_windows(wrong, 1.0)
         with pytest.raises(ValueError, match=r"^series .*5"):
             cut_windows(table_of(), 1.0)
         one = PointSet(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))

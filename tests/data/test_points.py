@@ -159,6 +159,16 @@ class TestTask:
         with pytest.raises(ValueError, match="'context': 3, 'target': 2"):
             Task(points(3), points(2))
 
+    def test_sets_of_another_input_dimension_or_dtype_are_refused(self) -> None:
+        made = points(3)
+        plane = PointSet(made.x.expand(-1, -1, 2), made.y)
+        says = "^context and target must share an input dimension and a dtype, got "
+        with pytest.raises(ValueError, match=rf"{says}\(1, torch.float32\) and \(2, torch.float32"):
+            Task(made, plane)
+        with pytest.raises(ValueError, match=rf"{says}\(1, torch.float64\) and \(1, torch.float32"):
+            Task(made.to(torch.float64), made)
+        assert Task(plane, plane, made.to(torch.float64)).xt.shape == (3, 4, 2)
+
     @pytest.mark.parametrize("name", ["target", "pool"])
     def test_a_check_refuses_padding_of_all_but_the_context(self, name: str) -> None:
         task = tasks()

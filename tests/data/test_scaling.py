@@ -39,12 +39,12 @@ def draw_normal(seed: int, *batch: int, points: int = 5, rank: int = 3) -> LowRa
 def test_what_is_scaled_comes_back(scaling: Scaling, seed: int) -> None:
     points = draw_set(2, 6, seed, width=100.0)
     there = scaling.apply(points, dtype=torch.float64)
-    back = scaling.invert(there)
+    x_offset, x_unit = cast(float, scaling.x_offset), cast(float, scaling.x_unit)
     # The offsets take digits away.
-    size = max(abs(cast(float, scaling.x_offset)), abs(scaling.y_offset), 100.0)
-    torch.testing.assert_close(back.x, points.x, rtol=0, atol=1e-13 * size)
-    torch.testing.assert_close(back.y, points.y, rtol=0, atol=1e-13 * size)
-    assert torch.equal(back.mask, points.mask)
+    size = max(abs(x_offset), abs(scaling.y_offset), 100.0)
+    torch.testing.assert_close(x_offset + x_unit * there.x, points.x, rtol=0, atol=1e-13 * size)
+    torch.testing.assert_close(scaling.outputs(there.y), points.y, rtol=0, atol=1e-13 * size)
+    assert torch.equal(there.mask, points.mask)
 
 
 @given(scaling=scalings, seed=seeds, components=st.integers(0, 4))
@@ -125,7 +125,8 @@ def test_every_input_dimension_has_its_own_map() -> None:
         alone = Scaling.fit(PointSet(table.x[..., axis : axis + 1], table.y), domain=(low, high))
         one = alone.inputs(table.x[..., axis : axis + 1], dtype=torch.float64)
         assert torch.equal(one, own.x[..., axis : axis + 1])
-    torch.testing.assert_close(scaling.invert(own).x, table.x.double())
+    offset, unit = (torch.tensor(part) for part in (scaling.x_offset, scaling.x_unit))
+    torch.testing.assert_close(offset + unit * own.x, table.x.double())
     data = scaling.data_domain(Domain.of(box))
     flat = table.x.flatten(0, 1).double()
     assert data.lower == pytest.approx(flat.amin(dim=0).tolist())
@@ -155,6 +156,20 @@ def test_a_map_that_is_none_is_refused(change: dict[str, float]) -> None:
     ((name, value),) = change.items()
     with pytest.raises(ValueError, match=f"^{name} .*{value}"):
         Scaling(**{"x_offset": 0.0, "x_unit": 1.0, "y_offset": 0.0, "y_unit": 1.0, **change})
+
+
+@pytest.mark.parametrize(
+    ("offset", "unit"), [((0.0, 1.0), (1.0, 2.0, 3.0)), ((0.0,), (1.0, 2.0)), ((), ()), (0.0, ())]
+)
+def test_an_offset_and_a_unit_of_different_dimensions_are_refused(offset: Any, unit: Any) -> None:
+    with pytest.raises(ValueError, match=r"^x_offset and x_unit must be numbers, or hold one for "):
+        Scaling(offset, unit, 0.0, 1.0)
+
+
+def test_one_number_is_for_every_dimension() -> None:
+    x = torch.tensor([[3.0, 5.0]])
+    assert Scaling(1.0, 2.0, 0.0, 1.0).inputs(x).tolist() == [[1.0, 2.0]]
+    assert Scaling((1.0, 3.0), 2.0, 0.0, 1.0).inputs(x).tolist() == [[1.0, 1.0]]
 
 
 def test_a_table_that_gives_no_map_is_refused() -> None:

@@ -94,6 +94,7 @@ class TestArrays:
             ([date(2001, 1, 1), 2002], [1, 2], "^x .*object"),
             ([0, 1], ["a", "b"], "^y .*<U1"),
             ([0, 1], [[1, 2], [3]], "^y must hold numbers, got a ragged list"),
+            ([0, 1], ["a sequence", "b"], "^y must hold numbers, got <U10"),
             ([0, 1], [1, 2 + 3j], "^y .*complex128"),
             ([0, 1 + 1j], [1, 2], "^x .*complex128"),
             ([0, 1], [1, math.inf], r"^y .*inf at position \[1\]"),

@@ -1,14 +1,17 @@
 """Gaussians with low-rank covariance."""
 
 import math
+import re
 from typing import Any
 
+import mpmath  # type: ignore[import-untyped]  # comes with PyTorch, through sympy
 import pytest
 import torch
 from gaussians import RANKS, dense, mixture, normal, property_test, values
 from hypothesis import given
 from hypothesis import strategies as st
 from randomness import rng
+from torch import Tensor
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, Normal
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
@@ -40,6 +43,33 @@ class TestLowRankNormal:
         y = distribution.sample(generator=rng(seed))
         expected = dense(distribution).log_prob(y.squeeze(-1))
         torch.testing.assert_close(distribution.log_prob(y), expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("rank", [1, 3, 8])
+    def test_a_large_factor_beside_a_small_variance_costs_no_digits(self, rank: int) -> None:
+        """Against the density in 60 digits; that of ordinary rows of the batch stays as it was."""
+        made = normal(rank=rank)
+        scale = torch.tensor([1.0, 1e5], dtype=torch.float64).reshape(2, 1, 1)
+        large = LowRankNormal(made.loc, scale * made.cov_factor, 1e-6 * made.cov_diag)
+        y = large.sample(generator=rng())
+        found = large.log_prob(y)
+        assert torch.equal(found[0], large.log_prob(y, check=False)[0])
+        with mpmath.workdps(60):
+            factor = mpmath.matrix(large.cov_factor[1].tolist())
+            covariance = factor * factor.T + mpmath.diag(large.cov_diag[1, :, 0].tolist())
+            residual = mpmath.matrix((y - large.loc)[1].tolist())
+            squared = (residual.T * mpmath.lu_solve(covariance, residual))[0]
+            log_det = mpmath.log(mpmath.det(covariance))
+            expected = float(-(squared + log_det + 5 * mpmath.log(2 * mpmath.pi)) / 2)
+        assert float(found[1]) == pytest.approx(expected, abs=1e-6)
+
+    def test_the_gradient_of_a_large_factor_is_finite_and_that_of_its_density(self) -> None:
+        made, y = normal(batch=(), points=4, rank=2), values()[:4]
+
+        def log_prob(loc: Tensor, factor: Tensor, diagonal: Tensor) -> Tensor:
+            return LowRankNormal(loc, 1e6 * factor, diagonal).log_prob(y)
+
+        parts = tuple(p.requires_grad_() for p in (made.loc, made.cov_factor, made.cov_diag))
+        assert torch.autograd.gradcheck(log_prob, parts, eps=1e-6, atol=1e-4)
 
     def test_the_covariance_by_hand(self) -> None:
         zero, factor = torch.zeros(2, 1), torch.tensor([[1.0], [2.0]])
@@ -175,6 +205,20 @@ class TestLowRankNormal:
         with pytest.raises(ValueError, match=r"^value .*5, 1\)"):
             normal().log_prob(torch.zeros(2, 4, 1))
 
+    @pytest.mark.parametrize("shape", [(3, 5, 1), (2, 3, 5, 1), (4, 1), (2, 4, 1), (0, 5, 1)])
+    def test_a_value_of_another_batch_or_number_of_points_is_refused(self, shape: Any) -> None:
+        value = torch.full(shape, 0.5)
+        words = re.escape(str(shape))
+        for made in (normal(), mixture()):
+            with pytest.raises(ValueError, match=rf"^value must have shape .* got {words}\.$"):
+                made.log_prob(value)
+            for function in (made.cdf, made.icdf):
+                with pytest.raises(ValueError, match=rf"^value must be a number .* got {words} "):
+                    function(value)
+            for fitting in ((7, 1, 5, 1), (1, 5, 1), (5, 1)):
+                assert made.log_prob(torch.zeros(fitting)).shape == (*fitting[:-3], 2)
+                assert made.cdf(torch.zeros(fitting)).shape == (*fitting[:-3], 2, 5, 1)
+
     @pytest.mark.parametrize("factor", [math.inf, math.nan, 1e200])
     @pytest.mark.parametrize("rank", [3, 8])
     def test_a_covariance_without_a_cholesky_factor_is_refused(
@@ -235,6 +279,17 @@ class TestDiagonalNormal:
         expected = Normal(made.mean, made.variance.sqrt()).log_prob(y).sum(dim=(-2, -1))
         torch.testing.assert_close(distribution.log_prob(y), expected)
         assert torch.equal(distribution.covariance_matrix, made.variance.squeeze(-1).diag_embed())
+
+    def test_what_is_made_of_it_is_one_too(self) -> None:
+        made = DiagonalNormal(torch.zeros(2, 5, 1), torch.arange(1.0, 11.0).reshape(2, 5, 1))
+        wide = made.expand((3, 2))
+        assert wide.batch_shape == (3, 2)
+        assert torch.equal(wide.variance[1], made.variance)
+        assert wide.cov_diag.data_ptr() == made.cov_diag.data_ptr()
+        for other in (wide, made[1], made.marginal(slice(2, 4)), made.map(torch.clone)):
+            assert type(other) is DiagonalNormal
+            assert other.cov_factor.shape == (*other.loc.shape[:-1], 0)
+        assert made.marginal(slice(2, 4)).variance[..., 0].tolist() == [[3.0, 4.0], [8.0, 9.0]]
 
     def test_the_floor_bounds_the_density_of_a_point(self) -> None:
         zero = torch.zeros(1, 1, dtype=torch.float64)

@@ -135,3 +135,9 @@ def test_a_missing_value_is_not_taken_for_uncovered() -> None:
     for score in (crps, partial(in_central_interval, level=0.5)):
         with pytest.raises(ValueError, match="y must hold no NaN"):
             score(predictive, y)
+
+
+def test_a_predictive_that_is_no_number_is_no_miss() -> None:
+    broken = DiagonalNormal(torch.full((1, 3, 1), torch.nan), torch.ones(1, 3, 1))
+    with pytest.raises(ValueError, match=r"^predictive must .*NaN"):
+        in_central_interval(broken, torch.zeros(1, 3, 1), 0.5)

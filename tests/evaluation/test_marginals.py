@@ -1,16 +1,22 @@
 """Scores of the marginals on the benchmark."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from randomness import rng
 from small_models import scored_config, scored_danp
+from torch import Tensor
 
 from danp_lib._random import spawn
 from danp_lib.data.points import PointSet, Task
+from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.scores import crps, in_central_interval
+from danp_lib.evaluation.curves import score_samples
 from danp_lib.evaluation.marginals import MarginalRecord, Marginals, score_marginals
+from danp_lib.evaluation.score import evaluate
+from danp_lib.evaluation.used import score_used
 from danp_lib.exact.oracles import (
     ORACLES,
     GaussianProcessOracle,
@@ -113,3 +119,29 @@ def test_no_records_are_refused() -> None:
         Marginals.summarize([], num_samples=1)
     one = Marginals.summarize([MarginalRecord(0, 0.5, 0.4, 0.8, 1.0)], num_samples=3)
     assert (one.crps, one.crps_ci95, one.num_samples) == (0.5, None, 3)
+
+
+class Nowhere(GaussianProcessOracle):
+    """Its mean is not a number at one target, or infinite."""
+
+    def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
+        made = super().predict(context, xt)
+        loc = made.loc.clone()
+        loc[:, 3] = torch.nan if context.num_points else torch.inf
+        return LowRankNormal(loc, made.cov_factor, made.cov_diag)
+
+
+def test_a_predictive_that_is_no_number_is_no_miss(tasks: Task) -> None:
+    compact = replace(tasks[1], context=tasks[1].context.compact())
+    with pytest.raises(ValueError, match=r"CRPS must be finite, got nan .* 5 context points"):
+        score_marginals(Nowhere(), compact, generator=rng(0))
+    empty = replace(tasks[0], context=tasks[0].context.compact())
+    with pytest.raises(ValueError, match=r"CRPS must be finite, got inf .* 0 context points"):
+        score_marginals(Nowhere(), empty, generator=rng(0))
+
+
+def test_what_is_no_model_is_refused(tasks: Task) -> None:
+    functions: Any = (score_marginals, score_used, score_samples, evaluate)
+    for score in functions:
+        with pytest.raises(ValueError, match=r"^model must be a NeuralProcess, got str"):
+            score("danp", tasks, generator=rng(0))

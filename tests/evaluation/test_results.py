@@ -24,6 +24,7 @@ from danp_lib.evaluation.results import (
     KINDS,
     Origin,
     Result,
+    load_model,
     load_result,
     result_name,
     run_benchmark,
@@ -164,6 +165,10 @@ def test_missing_files_and_wrong_arguments_are_refused(tmp_path: Path) -> None:
         run_benchmark("ceiling", Evaluation)
     with pytest.raises(ValueError, match=r"estimator = 'both' .* marginals.*num_samples"):
         run_benchmark(NAME, Marginals, estimator="both")
+    with pytest.raises(
+        ValueError, match=r"^num_samples = 'paper' is for the likelihood, got .*'used"
+    ):
+        run_benchmark(NAME, Used, num_samples=AS_IN_PAPER)
 
 
 def test_an_interrupted_run_of_samples_resumes(
@@ -321,6 +326,17 @@ def test_results_say_compiled_only_of_samples_by_a_compiled_network(
         assert result.origin.compiled == expected
         assert len(compiled) == expected
         compiled.clear()
+
+
+@pytest.mark.parametrize(("num_levels", "expected"), [(0, False), (1, True)])
+def test_only_a_network_that_draws_samples_is_compiled(
+    num_levels: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = scored_danp(num_levels)
+    monkeypatch.setattr(evaluation_results, "load_pretrained", lambda name, device: model)
+    monkeypatch.setattr(evaluation_results, "compile_unet", lambda model, **_: None)
+    monkeypatch.setattr(evaluation_results, "can_compile", lambda device: True)
+    assert load_model(NAME, compiled=True)[1].compiled is expected
 
 
 def test_the_papers_numbers_of_samples_are_those_of_the_dataset(

@@ -205,6 +205,17 @@ def test_repeated_and_nearly_repeated_inputs_say_what_one_does() -> None:
     assert 1.0 < float(gain) < 5.0
 
 
+def test_targets_on_no_sawtooth_have_the_density_of_the_nearest() -> None:
+    task = task_of("sawtooth", 1, context_size=6, num_targets=4, dtype=torch.float64)
+    off = torch.tensor([0.2, -0.3, 2.0, -5.0], dtype=torch.float64).reshape(1, 4, 1)
+    oracle = SawtoothOracle(variance_floor=1e-2)
+    on, other = (
+        oracle.log_prob(task.context, PointSet(task.xt, task.yt + shift)) for shift in (0.0, off)
+    )
+    # Six points leave one wave; the tolerance moves it by 1e-6 or so.
+    assert float(on - other) == pytest.approx(float(off.square().sum()) / 2e-2, abs=0.01)
+
+
 def test_points_on_no_sawtooth_are_refused() -> None:
     task = task_of("sawtooth", 2, context_size=5)
     noisy = PointSet(task.xc, task.yc + 1e-3 * torch.arange(5.0).reshape(1, 5, 1))

@@ -143,6 +143,37 @@ def test_square_average_likelihood(name: str, size: int, low: float, high: float
     assert low < float(values.mean()) < high
 
 
+@squares
+@pytest.mark.parametrize("size", [0, 3])
+def test_targets_off_a_square_wave_have_the_density_of_the_floor(name: str, size: int) -> None:
+    """As a prediction's own samples are, which its mixture has the density of too."""
+    task = task_of(name, 1, context_size=size, num_targets=3, dtype=torch.float64)
+    oracle = SQUARES[name](variance_floor=1e-3)
+    predicted = oracle.predict(task.context, task.xt)
+    for seed in range(5):
+        own = predicted.sample(generator=rng(seed))
+        found = oracle.log_prob(task.context, PointSet(task.xt, own))
+        assert float(found) == pytest.approx(float(predicted.log_prob(own)), abs=0.02)
+    # Beyond the values of all waves too.
+    on, off = (
+        oracle.log_prob(task.context, PointSet(task.xt, task.yt + shift * (2 * task.yt - 1)))
+        for shift in (0.0, 1.5)
+    )
+    assert float(on - off) == pytest.approx(3 * 1.5**2 / 2e-3)
+
+
+def test_targets_between_the_values_of_a_square_wave_are_refused() -> None:
+    nothing, oracle = PointSet.empty(), SquareWaveOracle(variance_floor=1e-2)
+    for value in (0.26, 0.5, 0.74):
+        with pytest.raises(ValueError, match=r"^target .* at most 0\.25 or at least 0\.75, got \["):
+            oracle.log_prob(nothing, points([0.5, 1.0], [1.0, value]))
+    assert oracle.log_prob(nothing, points([0.5], [0.24])).isfinite().all()
+    with pytest.raises(
+        ValueError, match=r"^target .* at most 0\.499975 or at least 0\.500025, got"
+    ):
+        SquareWaveOracle().log_prob(nothing, points([0.5], [0.50002]))
+
+
 def test_values_on_no_square_wave_are_refused() -> None:
     oracle = SquareWaveOracle()
     with pytest.raises(ValueError, match=r"context .*0 and 1"):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from danp_lib import LowRankNormal, Mixture, PointSet
 from danp_lib.data.scaling import Scaling, affine
-from danp_lib.fitting.fitted import Fitted, Season
-from danp_lib.fitting.records import Layout
+from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
+from danp_lib.fitting.records import Layout, RecordsWarning
 from danp_lib.models.contexts import ContextWarning
 from danp_lib.models.convnp import ConvGNP, ConvNPConfig
 
@@ -152,3 +152,25 @@ def test_a_forecast_of_what_lies_before_the_context_is_warned_of() -> None:
         fitted.predict(context, torch.tensor([0.5, 0.6]))
         fitted.predict(PointSet.empty(dtype=torch.float64), torch.tensor([-2.0]))
         Fitted(model).predict(context, torch.tensor([0.0]))
+
+
+def test_each_function_knows_the_mean_at_a_repeated_input() -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2)
+    score = HeldOutScore(1, 0.0, None, 0.0, 0.5, 0.9)
+    fitted = Fitted(seeded(ConvGNP, small, dtype=torch.float32), scores={ConvGNP.name: score})
+    x = [[1.0, -1.0, 1.0, 1.0], [0.5, 0.0, 0.5, 0.5], [0.0, 0.5, 0.5, 0.25]]
+    y = [[1.0, 2.0, 4.0, 4.0], [3.0, 9.0, 5.0, math.nan], [1.0, 2.0, math.inf, 4.0]]
+    mask = torch.tensor([[True] * 4, [True] * 3 + [False], [True, True, False, False]])
+    inputs, outputs = (torch.tensor(v).double().unsqueeze(-1) for v in (x, y))
+    context = PointSet(inputs, outputs, mask)
+    with pytest.warns(RecordsWarning, match=r"another were averaged, as in training: 3\.$"):
+        known = fitted.known(context)
+    assert known.sizes.tolist() == [2, 2, 2]
+    assert known.x.squeeze(-1).tolist() == [[1.0, -1.0], [0.5, 0.0], [0.0, 0.5]]
+    assert known.y.squeeze(-1).tolist() == [[3.0, 2.0], [4.0, 9.0], [1.0, 2.0]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fitted.known(known) is known
+        for size in (0, 1):
+            few = PointSet.empty(size, dtype=torch.float64)
+            assert fitted.known(few) is few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.typing import NDArray
 from small_models import seeded
 
 from danp_lib import DANP, ConvNPConfig, DANPConfig, PointSet
 from danp_lib.data.scaling import Scaling
-from danp_lib.fitting.fitted import Fitted
+from danp_lib.fitting.fitted import Fitted, HeldOutScore
 from danp_lib.fitting.prediction import predict_table
 from danp_lib.fitting.records import Layout, RecordsWarning
 from danp_lib.models.contexts import ContextWarning, SizeRange, TrainingContexts
 
 SMALL = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2, head_layers=0)
 COLUMNS: dict[str, Any] = {"x": "hour", "y": "level", "group": "station"}
+UNGROUPED = Layout(x="hour", y="level")
 FEW: dict[str, Any] = {"num_samples": 4, "samples": 2}
 
 
@@ -173,17 +176,21 @@ def test_contexts_unlike_training_are_counted(fitted: Fitted) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"at": pd.DataFrame({"hour": [1.0, 25.0]}, index=["p", "q"])}, r"^row 'q': hour must lie"),
-        ({"at": pd.DataFrame({"hour": [1.0, np.nan]})}, "^row 1: hour must have no gap"),
-        ({"at": pd.DataFrame({"time": [1.0]})}, "must have the column 'hour' once"),
+        (
+            {"at": pd.DataFrame({"hour": [1.0, 25.0]}, index=["p", "q"])},
+            r"^at, row 'q': hour must lie",
+        ),
+        ({"at": pd.DataFrame({"hour": [1.0, np.nan]})}, "^at, row 1: hour must have no gap"),
+        ({"at": pd.DataFrame({"time": [1.0]})}, "^at must have the column 'hour' once"),
+        ({"context": days("a").set_index("hour")}, r"^context must .* give context\.reset_index"),
         ({"at": pd.DataFrame({"hour": []})}, "at must hold at least one input"),
-        ({"at": [1.0, 2.0]}, "data must be a CSV file or a pandas DataFrame, got list"),
-        ({"context": days("a").assign(station=None)}, "row 0: station must name a function"),
+        ({"at": [1.0, 2.0]}, "^at must be a CSV file or a pandas DataFrame, got list"),
+        ({"context": days("a").assign(station=None)}, "^context, row 0: station must name a"),
         (
             {"context": days("a").assign(hour=[-1.0, 0, 1])},
-            "row 0: hour must lie in the model's domain",
+            "^context, row 0: hour must lie in the model's domain",
         ),
-        ({"context": days("a").assign(level="high")}, "row 0: level must be a finite number"),
+        ({"context": days("a").assign(level="high")}, "^context, row 0: level must be a finite"),
         ({"quantiles": (0.5, 1.0)}, r"quantiles must be different numbers in \(0, 1\)"),
         ({"quantiles": ("0.5",)}, r"quantiles\[0\] must be a finite number, got '0.5'"),
         ({"samples": -1}, "samples must be >= 0"),
@@ -238,3 +245,32 @@ def test_a_context_that_begins_too_early_is_told_what_to_leave_out(dated: Fitted
     known = pd.DataFrame({"day": day, "level": [5.0, 6.0]})
     with pytest.raises(ValueError, match=r"on \(they count from the earliest one here: leave out"):
         predict_table(dated, known, pd.DataFrame({"day": day[1:]}), **FEW)
+
+
+@pytest.mark.parametrize("own_records", [True, False])
+def test_repeated_inputs_count_alike_in_a_table_and_in_tensors(
+    fitted: Fitted, own_records: bool
+) -> None:
+    score = HeldOutScore(1, 0.0, None, 0.0, 0.5, 0.9)
+    model = replace(fitted, scores={"danp": score}) if own_records else fitted
+    x, y = [20.0, 3.0, 20.0, 6.5, 20.0, 3.0], [5.0, 6.0, 7.0, 4.0, 9.0, 5.0]
+    once = [20.0, 3.0, 6.5], [7.0, 5.5, 4.0]
+    at = torch.tensor([1.0, 12.25, 20.0], dtype=torch.float64)
+
+    def mean(x: list[float], y: list[float]) -> NDArray[np.float64]:
+        context = PointSet(*(torch.tensor([v]).double().unsqueeze(-1) for v in (x, y)))
+        generator = torch.Generator().manual_seed(0)
+        found = model.predict(context, at, num_samples=4, generator=generator)
+        return found.mean.flatten().numpy()
+
+    done = "averaged, as in training" if own_records else "kept"
+    message = f"^context: points at the input of another were {done}: 3"
+    with pytest.warns(RecordsWarning, match=message):
+        by_tensors = mean(x, y)
+    known, asked = pd.DataFrame({"hour": x, "level": y}), pd.DataFrame({"hour": at})
+    with pytest.warns(RecordsWarning) as said:
+        table = predict_table(replace(model, layout=UNGROUPED), known, asked, num_samples=4)
+    assert re.match(message, str(said[0].message))
+    np.testing.assert_allclose(by_tensors, table["mean"], rtol=1e-6)
+    apart = np.abs(by_tensors - mean(*once)).max()
+    assert apart < 1e-6 if own_records else apart > 1e-3

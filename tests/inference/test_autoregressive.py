@@ -16,6 +16,8 @@ from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth
 from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal
+from danp_lib.exact.gp import GaussianProcessOracle, NoisyGaussianProcessOracle
+from danp_lib.exact.oracles import ORACLES, Oracle
 from danp_lib.inference.autoregressive import ar_log_prob, ar_sample, draw_order
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.convnp import ARConvCNP, ConvCNP, ConvGNP, ConvNP, ConvNPCore
@@ -335,3 +337,63 @@ def test_the_passes_of_a_rollout_are_counted(weight: float) -> None:
     task = Sawtooth().sample_task(1, context_size=3, num_targets=4, generator=generator)
     rollout = ar_log_prob(model, task, num_samples=3, generator=generator)
     assert rollout.forward_passes == sum(rows)
+
+
+NOISY = GaussianProcessOracle(length_scale=0.4, variance_floor=0.01, context_variance=0.01)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "outward", "count"),
+    [
+        (NOISY, False, 1000),
+        (NOISY, True, 1000),
+        (NoisyGaussianProcessOracle(noise=0.1, length_scale=0.4), False, 200),
+    ],
+    ids=["random", "outward", "mixture"],
+)
+def test_samples_of_an_exact_predictive_have_its_joint_covariance(
+    oracle: Oracle, outward: bool, count: int, task: Task
+) -> None:
+    # Known values are as noisy as new ones, so that every order has the joint predictive.
+    one = task[1]
+    joint: Any = oracle.predict(one.context, one.xt)
+    joint = getattr(joint, "components", joint)  # a mixture of one noise
+    mean, covariance = joint.mean.flatten(), joint.covariance_matrix.reshape(6, 6)
+    how: dict[str, Any] = {"num_samples": count, "outward": outward}
+    result = ar_sample(oracle, one.context, one.xt, generator=rng(3), **how)
+    assert (result.values.shape, result.forward_passes) == ((count, 1, 6, 1), 0)
+    sd = covariance.diagonal().sqrt()
+    z = (result.values[:, 0, :, 0] - mean) / sd
+    # Five standard errors of a mean, and of a product of two normal numbers.
+    assert z.mean(dim=0).abs().max() < 5 / count**0.5
+    correlation = covariance / torch.outer(sd, sd)
+    assert (z.T @ z / count - correlation).abs().max() < 5 * (2 / count) ** 0.5
+    assert correlation.tril(-1).abs().max() > 0.5  # which independent draws would not have
+    how |= {"num_samples": 20, "chunk_size": 7}
+    few = ar_sample(oracle, one.context, one.xt, generator=rng(3), **how).values
+    torch.testing.assert_close(few, result.values[:20], rtol=1e-8, atol=1e-8)
+
+
+def test_an_exact_predictive_of_one_context_for_many_inputs_is_refused(task: Task) -> None:
+    with pytest.raises(ValueError, match=r"^xt must have shape \(1, targets, 1\)"):
+        ar_sample(
+            GaussianProcessOracle(), task.context[0], task.xt, num_samples=1, generator=rng(0)
+        )
+
+
+@pytest.mark.parametrize("name", ["sawtooth", "square", "square-released"])
+def test_waves_that_samples_lie_off_are_not_rolled_out(name: str, task: Task) -> None:
+    oracle = ORACLES[name]()
+    message = rf"^model must .* got a {type(oracle).__name__}; draw .*predict\(context, xt\)"
+    with pytest.raises(ValueError, match=message):
+        ar_sample(oracle, task.context, task.xt, num_samples=1, generator=rng(0))
+
+
+def test_what_is_no_model_is_not_rolled_out(task: Task) -> None:
+    wrong: Any
+    for wrong, found in (("danp", "str"), (ConvCNP, "the class ConvCNP")):
+        message = f"^model must be a NeuralProcess, got {found}"
+        with pytest.raises(ValueError, match=message):
+            ar_log_prob(wrong, task, generator=rng(0))
+        with pytest.raises(ValueError, match=message):
+            ar_sample(wrong, task.context, task.xt, num_samples=1, generator=rng(0))

@@ -491,6 +491,16 @@ def test_wrong_tasks_are_refused_by_name() -> None:
             log_likelihood(one, missing, generator=rng(0))
 
 
+def test_what_is_no_model_is_refused() -> None:
+    task = draw_task()
+    functions: Any = (log_likelihood, log_weights)
+    for function in functions:
+        with pytest.raises(ValueError, match=r"^model must be a NeuralProcess, got str"):
+            function("danp", task, generator=rng(0))
+    with pytest.raises(ValueError, match=r"^model must .*, got GaussianProcessOracle"):
+        log_weights(GaussianProcessOracle(), task, generator=rng(0))  # type: ignore[arg-type]
+
+
 def test_a_pool_that_the_model_cannot_take_is_refused_where_it_is_used() -> None:
     task, model = draw_task(), random_danp()
     pool = task.pool

@@ -458,6 +458,9 @@ class TestErrors:
             self.model.sample_auxiliary(
                 draw_set(2, 5, 0), num_samples=1, generator=torch.Generator()
             )
+        wrong: Any = self.context.x
+        with pytest.raises(ValueError, match=r"^context must be a PointSet, got Tensor"):
+            self.model.sample_auxiliary(wrong, num_samples=1, generator=torch.Generator())
 
     @pytest.mark.parametrize("chunk_size", [2, 256])
     def test_all_samples_share_one_set_of_inputs(self, chunk_size: int) -> None:

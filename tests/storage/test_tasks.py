@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -207,7 +208,25 @@ class TestTaskFiles:
         task.yt[0, 0] = math.nan
         with pytest.raises(ValueError, match=r"target\.y"):
             save_tasks(path, task, metadata={})
+        not_tasks: Any = task.context
+        with pytest.raises(ValueError, match=r"^task must be a Task, got PointSet"):
+            save_tasks(path, not_tasks)
         assert not path.exists()
+
+    @pytest.mark.parametrize(
+        ("metadata", "says"),
+        [
+            ({"seed": 3}, r"^metadata\['seed'\] must be a string, got 3\.$"),
+            ({3: "seed"}, r"^a key of metadata must be a string, got 3\.$"),
+            ("seed", "^metadata must be a Mapping, got str"),
+        ],
+    )
+    def test_metadata_that_are_not_text_are_refused(
+        self, tmp_path: Path, metadata: Any, says: str
+    ) -> None:
+        with pytest.raises(ValueError, match=says):
+            save_tasks(tmp_path / "t.safetensors", tasks(), metadata=metadata)
+        assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(
         ("change", "says"),

@@ -29,6 +29,12 @@ def tiny(**changes: Any) -> DANP:
     return DANP(DANPConfig(base=replace(TINY, **changes), num_levels=2, num_auxiliary=10)).eval()
 
 
+class Named(DANP):
+    """Another kind of model, which a page's engine may not answer as."""
+
+    name = "named"
+
+
 def read(text: str) -> dict[str, Any]:
     """The object in a model's script."""
     before, _, after = text.partition('DANP.models["mine"] = ')
@@ -96,6 +102,8 @@ def test_other_models_are_refused() -> None:
     other: Any = ConvGNP(TINY)
     with pytest.raises(ValueError, match="model must be a DANP, got ConvGNP"):
         model_script(other, "mine")
+    with pytest.raises(ValueError, match="model must be a DANP, got Named"):
+        model_script(Named(DANPConfig(base=TINY)), "mine")
     huge = tiny()
     torch.nn.init.constant_(huge.core.unet.out.weight, 1e6)
     with pytest.raises(ValueError, match="finite in float16"):

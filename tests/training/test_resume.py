@@ -292,6 +292,24 @@ def test_the_best_weights_survive_a_stop_and_training_goes_on_from_the_last(tmp_
         train(tiny(), Sawtooth(), again, folder=tmp_path, progress=False)
 
 
+def test_only_the_last_record_says_which_weights_were_kept(tmp_path: Path) -> None:
+    def one_step() -> list[Record]:
+        return train(tiny(), Sawtooth(), KEEPING, folder=tmp_path, max_minutes=0.0, progress=False)
+
+    def log() -> list[Record]:
+        return [json.loads(line) for line in (tmp_path / resume.LOG).read_text().splitlines()]
+
+    for step in range(1, 5):
+        history = one_step()
+        assert log() == history
+        # Step 2 is the first validation, so that there is nothing to keep before.
+        assert [r["step"] for r in history if "kept" in r] == ([step] if step >= 2 else [])
+    # Until now, every stop left it in the log.
+    stale = "".join(json.dumps({**record, "kept": 2}) + "\n" for record in log())
+    (tmp_path / resume.LOG).write_text(stale)
+    assert [r["step"] for r in one_step() if "kept" in r] == [5]
+
+
 def test_how_often_a_run_is_logged_and_validated_may_change(tmp_path: Path) -> None:
     whole, parts = tiny(), tiny()
     train(whole, Sawtooth(), RUN, progress=False)
