@@ -28,6 +28,7 @@ _VARIANTS = (
     ("convgnp-longest", "--model convgnp", ("sawtooth",), "fast --steps 112000"),
     ("danp", "--model danp", ("sawtooth-noisy",), "fast --steps 40000"),
     ("danp-paper", "--model danp", ("sawtooth", "square-released", "gp"), "paper"),
+    ("danp-seed1-paper", "--model danp --seed 1", ("square-released",), "paper"),
     ("convcnp-paper", "--model convcnp", ("sawtooth",), "paper"),
     ("convgnp-paper", "--model convgnp", ("sawtooth", "gp"), "paper"),
     ("ar-convcnp-paper", "--model ar-convcnp", ("sawtooth", "square-released"), "paper"),

@@ -137,8 +137,8 @@ def test_the_results_are_those_of_the_table(shipped_table: Table) -> None:
     }
     suffix, imitated = "-paper", 0
     for dataset, rows in shipped_table.items():
-        for name in (name for name in rows if name.endswith(suffix)):
-            row, model = rows[name], name.removesuffix(suffix)
+        for model in PAPER[dataset]:
+            row = rows[f"{model}{suffix}"]
             own = rows["danp (ancestral samples)" if model == "danp" else model]
             cells = [dataset, labels[model], cell(row, "paper"), cell(row, "ours")]
             cells += [cell(own, "ours"), cell(rows["ceiling"], "ours")]
@@ -211,7 +211,7 @@ def test_what_the_results_show_is_in_the_table(shipped_table: Table) -> None:
         (row["ours"] - row["paper"], dataset)
         for dataset, rows in shipped_table.items()
         for name, row in rows.items()
-        if name.endswith("-paper") and row["ours"] is not None
+        if name.endswith("-paper") and row["ours"] is not None and row["paper"] is not None
     ]
     assert len(papers) == 8  # of 512,000 updates each
     assert max(abs(gap) for gap, dataset in papers if dataset != "square-released") < 5.0
@@ -527,7 +527,7 @@ def test_the_paper_s_recipe_in_the_prose_is_that_of_the_table(shipped_table: Tab
         (dataset, name.removesuffix("-paper")): row["ours"] - row["paper"]
         for dataset, rows in shipped_table.items()
         for name, row in rows.items()
-        if name.endswith("-paper") and row["ours"] is not None
+        if name.endswith("-paper") and row["ours"] is not None and row["paper"] is not None
     }
     square = {name: gap for (dataset, name), gap in apart.items() if dataset == "square-released"}
     others = [gap for (dataset, _), gap in apart.items() if dataset in ("sawtooth", "gp")]

@@ -27,6 +27,7 @@ MINIATURE: dict[str, Any] = {
         "ar-convcnp-sawtooth": "--model ar-convcnp --steps 1",
     },
     "papers_recipe": [],
+    "papers_recipe_alone": {},
     "estimators": {
         "danp": {"both": 4},
         "ar-convcnp": {"autoregressive": 1},
