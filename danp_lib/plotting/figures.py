@@ -147,48 +147,52 @@ def plot_level_predictives(
     exact_x: Tensor | None = None,
     y_range: tuple[float, float],
     truth: tuple[Tensor, Tensor] | None = None,
+    samples: tuple[int, int] = (0, 1),
 ) -> Figure:
     """The predictives of the levels 0 to F and the exact one (paper, Figures 3, 6 and 8).
 
-    Panels go from the noisiest level to the exact posterior. A component of a mixture belongs to a
-    sample of the noisier levels; the means of the first three are drawn as lines. The exact one may
-    be given at inputs of its own, ``exact_x``: steep and narrow, it needs closer ones.
+    Panels go from the noisiest level to the exact posterior, all on one scale of the square root of
+    a bin's probability, from white at 0 to full gray at 1. A component of a mixture belongs to a
+    sample of the noisier levels; the means of two, by their places ``samples``, are drawn as lines.
+    The exact one may be given at inputs of its own, ``exact_x``: steep and narrow, it needs closer
+    ones.
     """
-    count = len(predictives) + 1
-    columns = min(count, 4)
-    rows = -(-count // columns)
+    shown: list[tuple[LowRankNormal | Mixture, Tensor]]
+    shown = [(level, x) for level in reversed(predictives)]
+    shown.append((exact, x if exact_x is None else exact_x))
+    rows = -(-len(shown) // 2)
     figure, grid = plt.subplots(
-        rows, columns, figsize=(look.WIDTH, 2.7 * rows), sharex=True, sharey=True, squeeze=False
+        rows, 2, figsize=(look.WIDTH, 2.7 * rows), sharex=True, sharey=True, squeeze=False
     )
-    for ax, level in zip(grid.flat, reversed(range(len(predictives))), strict=False):
-        color, _ = level_style(level)
-        # Paler than the level's color, which the points have, and lines darker than it.
-        pale = look.blend(color, "white", 0.35)
-        plot_density(ax, x, predictives[level], y_range=y_range, color=pale)
-        means = predictives[level].components.mean.flatten(end_dim=-3)
-        looks = ((0.6, "-"), (0.0, "--"), (0.3, "-."))
-        for number, (mean, (black, dashes)) in enumerate(zip(means, looks, strict=False)):
-            shade = look.blend(color, "black", black)
-            _line(ax, x, mean, color=shade, lw=1.3, ls=dashes, label=f"sample {number + 1}")
-        ax.set(title=f"level {level}")
-    last = grid.flat[count - 1]
-    exact_x = x if exact_x is None else exact_x
-    plot_density(last, exact_x, exact, y_range=y_range, color=look.GREY, num_bins=40)
-    if truth is not None:
-        _line(last, *truth, color=look.INK, lw=1.2, ls=":", label="true function")
-    last.set(title="exact")
-    for ax in grid.flat[:count]:
+    looks = (
+        {"color": look.ORANGE, "lw": 2.0, "label": "a sample"},
+        {"color": look.blend(look.ORANGE, "black", 0.6), "ls": "--", "lw": 1.4, "label": "another"},
+    )
+    for number, (ax, (predictive, inputs)) in enumerate(zip(grid.flat, shown, strict=False)):
+        plot_density(ax, inputs, predictive, y_range=y_range, color=look.GREY, num_bins=40)
+        ax.collections[0].set_clim(0.0, 1.0)
+        level = len(predictives) - 1 - number
+        if level >= 0:
+            means = predictives[level].components.mean.flatten(end_dim=-3)
+            for place, drawn in zip(samples, looks, strict=True):
+                if place < len(means):
+                    _line(ax, x, means[place], **drawn)
+        elif truth is not None:
+            _line(ax, *truth, color=look.INK, lw=1.2, ls=":", label="true function")
+        ax.set(title=f"level {level}" if level >= 0 else "exact")
         plot_points(ax, context, "context")
-        ax.set(xlabel="input $x$")
-    for ax in grid.flat[count:]:
+        if number + 2 >= len(shown):  # nothing is below
+            ax.set(xlabel="input $x$")
+            ax.tick_params(labelbottom=True)
+    for ax in grid.flat[len(shown) :]:
         ax.remove()
     for ax in grid[:, 0]:
         ax.set(ylabel="output $y$")
     entries: dict[str, Any] = {}
-    for ax in (grid.flat[0], last):
+    for ax in (figure.axes[0], figure.axes[-1]):
         handles, labels = ax.get_legend_handles_labels()
         entries |= zip(labels, handles, strict=True)
-    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=5)
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=4)
     return figure
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection, QuadMesh
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from danp_lib.plotting.figures import (
     plot_num_samples,
     plot_prediction,
 )
-from danp_lib.plotting.style import INK, ORANGE, as_row
+from danp_lib.plotting.style import GREY, INK, ORANGE, as_row
 
 X = torch.linspace(-2, 2, 21).flip(0).reshape(1, 21, 1)  # inputs come in any order
 
@@ -150,14 +150,16 @@ class TestLevelPredictives:
             # Its shades are the square roots of probabilities, in bins that hold nearly all.
             shades = np.asarray(mesh.get_array())
             np.testing.assert_allclose((shades**2).sum(axis=0), 1.0, atol=0.03)
-            drawn = [e for e in ax.lines if str(e.get_label()).startswith("sample")]
+            drawn = [e for e in ax.lines if e.get_label() in ("a sample", "another")]
             components = predictive.components.mean.shape[1]
-            assert len(drawn) == (0 if ax is figure.axes[-1] else min(3, components))
+            assert len(drawn) == (0 if ax is figure.axes[-1] else min(2, components))
             for entry, mean in zip(drawn, predictive.components.mean[0], strict=False):
                 expected = as_row(mean, "mean")[np.argsort(as_row(X, "x"))]
                 np.testing.assert_allclose(xy(entry)[:, 1], expected)
+            assert mesh.get_clim() == (0.0, 1.0)  # one scale in all panels
+            assert mesh.get_cmap()(1.0) == to_rgba(GREY)
         (legend,) = figure.legends
-        assert {"sample 1", "context"} <= {text.get_text() for text in legend.get_texts()}
+        assert {"a sample", "context"} <= {text.get_text() for text in legend.get_texts()}
 
     def test_the_exact_panel_can_have_closer_inputs(self) -> None:
         close = torch.linspace(-1.0, 1.0, 301)[None, :, None]
@@ -171,13 +173,25 @@ class TestLevelPredictives:
             widths.append(np.asarray(mesh.get_array()).shape[1])
         assert widths == [X.shape[1], 301]
 
-    def test_samples_differ_in_shade_and_dashes_and_the_truth_from_all(self) -> None:
+    def test_samples_are_chosen_and_differ_in_shade_and_dashes(self) -> None:
         levels, exact = [mixture(3), mixture(3)], mixture(1)
         figure = plot_level_predictives(
-            PointSet.empty(), X, levels, exact=exact, y_range=(-3.0, 7.0), truth=(X, X)
+            PointSet.empty(),
+            X,
+            levels,
+            exact=exact,
+            y_range=(-3.0, 7.0),
+            truth=(X, X),
+            samples=(2, 1),
         )
         lines = [e for ax in figure.axes[1:] for e in ax.lines if e.get_linestyle() != "None"]
-        assert len({(e.get_color(), e.get_linestyle()) for e in lines}) == 4
+        assert len({(e.get_color(), e.get_linestyle()) for e in lines}) == 3
+        for ax in figure.axes[:2]:
+            for label, place in {"a sample": 2, "another": 1}.items():
+                mean = as_row(levels[0].components.mean[0, place], "mean")
+                np.testing.assert_allclose(
+                    xy(line(ax, label))[:, 1], mean[np.argsort(as_row(X, "x"))]
+                )
 
 
 def errorbars(ax: Axes) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
