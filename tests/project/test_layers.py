@@ -32,6 +32,14 @@ FLOORS = {
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}
 
 
+MODELS = {
+    *("NeuralProcess", "ConvNeuralProcess", "ConvNP", "ConvCNP", "ConvGNP", "ARConvCNP", "DANP"),
+    *("Oracle", "WaveOracle"),
+}
+"""Outside the rooms of :data:`ASK_FOR_MODELS`, a model itself says what it can do."""
+ASK_FOR_MODELS = {"models", "inference", "exact"}
+
+
 def room(module: str) -> str:
     """The room that a module is in."""
     return module.split(".")[0]
@@ -53,6 +61,16 @@ def imported(source: str) -> set[str]:
 def own(source: str) -> set[str]:
     """The modules of the library among them."""
     return {name.removeprefix("danp_lib.") for name in imported(source)} & set(SOURCES)
+
+
+def asked_for(source: str) -> set[str]:
+    """Names of the classes that a module asks for by ``isinstance``."""
+    return {
+        name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+        for name in ast.walk(node.args[1])
+    }
 
 
 ARROWS = {name: own(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
@@ -115,7 +133,13 @@ def test_module_keeps_to_the_house_rules(module: str) -> None:
             assert node.end_lineno - node.lineno + 1 <= LONGEST_FUNCTION, node.name
 
 
+@pytest.mark.parametrize("module", sorted(m for m in SOURCES if room(m) not in ASK_FOR_MODELS))
+def test_no_module_asks_for_the_class_of_a_model(module: str) -> None:
+    assert not asked_for(SOURCES[module].read_text(encoding="utf-8")) & MODELS
+
+
 def test_the_checks_can_fail() -> None:
+    assert asked_for("isinstance(m, (danp.DANP, int))") & MODELS == {"DANP"}
     assert own("from danp_lib.models.danp import DANP") == {"models.danp"}
     assert own("def f():\n    import danp_lib.nn.unet as network") == {"nn.unet"}
     assert own("from danp_lib.data import points") == {"data.points"}
