@@ -32,10 +32,8 @@ FLOORS = {
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}
 
 
-MODELS = {
-    *("NeuralProcess", "ConvNeuralProcess", "ConvNP", "ConvCNP", "ConvGNP", "ARConvCNP", "DANP"),
-    *("Oracle", "WaveOracle"),
-}
+MODELS = {"NeuralProcess", "ConvNeuralProcess", "ConvNP", "ConvCNP", "ConvGNP", "ARConvCNP"}
+MODELS |= {"DANP", "Oracle", "WaveOracle"}
 """Outside the rooms of :data:`ASK_FOR_MODELS`, a model itself says what it can do."""
 ASK_FOR_MODELS = {"models", "inference", "exact"}
 
