@@ -168,6 +168,16 @@ def _describe(kind: Any) -> str:
     return " ".join([words, *(limit.text for limit in limits), *["or null"] * nullable])
 
 
+def check_kind(kind: type[Any], **values: Any) -> None:
+    """Refuse what is of another class, such as a NumPy array in the place of a tensor."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            hint = "; use torch.as_tensor" if kind.__name__ == "Tensor" else ""
+            is_class = isinstance(value, type)
+            found = f"the class {value.__name__}" if is_class else type(value).__name__
+            raise ValueError(f"{name} must be a {kind.__name__}, got {found}{hint}.")
+
+
 def check_at_least(least: int, **values: int) -> None:
     """Refuse integers below a bound, and what is no integer."""
     for name, value in values.items():

@@ -1,7 +1,9 @@
 """Files that appear whole or not at all, and safetensors files whose bytes are determined."""
 
+import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -37,8 +39,9 @@ def data_file(kind: str, name: str, *, packaged: str | None = None) -> Path:
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file, whole or not at all, text as UTF-8; a missing folder is made."""
     path = Path(path).resolve()  # a link stays one
-    # Another process may write the same file at the same time.
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # Another process or thread may write the same file at the same time.
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    partial = path.with_name(f"{path.name}.{writer}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("wb") as file:
@@ -73,7 +76,10 @@ def split_header(data: bytes) -> tuple[dict[str, Any], int]:
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
         raise ValueError(f"the header should end at byte {start} of {len(data)}.")
-    header = json.loads(data[8:start])
+    try:
+        header = json.loads(data[8:start])
+    except RecursionError as error:
+        raise ValueError("the header has too many levels.") from error
     if not isinstance(header, dict):
         raise ValueError(f"the header must be an object, got {type(header).__name__}.")
     return header, start
@@ -85,3 +91,30 @@ def with_sorted_header(data: bytes) -> bytes:
     header = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[start:]
+
+
+UNSIGNED = {"sha256": "0" * 64}
+"""What the metadata of a file have before :func:`signed`."""
+
+
+def signed(data: bytes) -> bytes:
+    """A safetensors file with :data:`UNSIGNED` in its metadata, with its SHA-256 in this place.
+
+    Its header is sorted too. The SHA-256 is that of the unsigned file: any changed byte shows.
+    """
+    data = with_sorted_header(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return data.replace(_quoted(UNSIGNED["sha256"]), _quoted(digest), 1)
+
+
+def check_signature(data: bytes) -> None:
+    """Refuse a file of :func:`signed` that was changed, with a ``ValueError``."""
+    header, start = split_header(data)
+    digest = str(header["__metadata__"].get("sha256"))
+    unsigned = data[:start].replace(_quoted(digest), _quoted(UNSIGNED["sha256"]), 1) + data[start:]
+    if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
+        raise ValueError(f"its SHA-256 must be {digest}, got {found}.")
+
+
+def _quoted(digest: str) -> bytes:
+    return f'"sha256":"{digest}"'.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,29 @@ def test_the_header_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00" * 8, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"[]", b"\x01" + b"\x00" * 9]
+    "data",
+    [
+        *(b"", b"\x00" * 8, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"[]", b"\x01" + b"\x00" * 9),
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
+    ],
 )
 def test_bytes_without_a_header_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"header|Expecting"):
         split_header(data)
+
+
+def test_threads_that_write_one_file_leave_it_whole(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file", [bytes([i]) * 200_000 for i in range(4)]
+    write_atomically(path, contents[0])
+
+    def write(content: bytes) -> None:
+        for _ in range(20):
+            write_atomically(path, content)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(len(contents)) as threads:
+        list(threads.map(write, contents))
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ class Domain:
                 f"{self.lower!r} and {self.upper!r}."
             )
         ends = self.ends
-        if not ends or not all(-math.inf < low < high < math.inf for low, high in ends):
+        if not ends or not all(low < high and high - low < math.inf for low, high in ends):
             raise ValueError(
-                "domain must be (lower, upper) with lower < upper, or such a pair for each of "
-                f"several dimensions, got {ends[0] if len(ends) == 1 else ends}."
+                "domain must be (lower, upper) with lower < upper, of a finite width, or such a "
+                f"pair for each of several dimensions, got {ends[0] if len(ends) == 1 else ends}."
             )
 
     @classmethod

@@ -17,10 +17,11 @@ from danp_lib._config import (
     NonNegativeInt,
     PositiveFloat,
     check_at_least,
+    check_kind,
     checked,
 )
 from danp_lib.data.domain import Bounds, Domain
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 
 #: The range of a standard deviation that is log-uniform, (lower, upper).
 NoiseRange = Annotated[tuple[PositiveFloat, PositiveFloat], ORDERED]
@@ -87,6 +88,7 @@ class TaskGenerator(Configuration, ABC):
         """Add the observation noise to the points of each task, ``(batch, points, 1)``, if any."""
         if self.noise == 0.0:
             return y
+        check_kind(torch.Generator, generator=generator)
         scale: Any = self.noise
         if isinstance(scale, tuple):
             low, high = scale
@@ -148,6 +150,7 @@ class Prior(TaskGenerator):
 
     def sample_inputs(self, shape: tuple[int, int], *, generator: torch.Generator) -> Tensor:
         """Uniform inputs, float64, ``(*shape, dim_x)``, on the generator's device."""
+        check_kind(torch.Generator, generator=generator)
         size = (*shape, self.box.dim_x)
         unit = torch.rand(size, dtype=torch.float64, device=generator.device, generator=generator)
         return self.box.from_unit(unit)
@@ -222,6 +225,7 @@ class Wave(Prior):
 
 
 def _uniform(batch_size: int, generator: torch.Generator) -> Tensor:
+    check_kind(torch.Generator, generator=generator)
     shape = (batch_size, 1, 1)
     return torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
 
@@ -300,11 +304,14 @@ class GaussianProcess(Prior):
 
     def sample_outputs(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """See the base class; a covariance without a factor is an error, on a GPU NaN."""
+        check_kind(torch.Generator, generator=generator)
         x = x.double()
         covariance = self.kernel(x, x)
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.jitter)
         factor, info = torch.linalg.cholesky_ex(covariance)
         if info.device.type == "cpu" and info.any():
+            if not x.isfinite().all():
+                raise ValueError(f"x must be finite, got {x[~x.isfinite()][0].item()}.")
             raise ValueError(
                 f"jitter must make the covariance of {x.shape[1]} inputs positive definite in "
                 f"float64, got {self.jitter}, with which it is not; the default is 1e-8."

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, Limit, NonNegativeInt, PositiveInt, checked
+from danp_lib._config import (
+    Configuration,
+    Limit,
+    NonNegativeInt,
+    PositiveInt,
+    check_kind,
+    checked,
+)
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.points import PointSet
 
@@ -28,6 +35,11 @@ class NoiseSchedule(Configuration):
 
     beta: Beta  #: Standard deviation of one step.
     num_levels: NonNegativeInt  #: F, the index of the noisiest level.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.beta**2 == 0.0:  # the variance of a step
+            raise ValueError(f"beta must be a number whose square is > 0, got {self.beta}.")
 
     @classmethod
     def from_final_variance(cls, variance: float, *, num_levels: int) -> NoiseSchedule:
@@ -58,8 +70,7 @@ class NoiseSchedule(Configuration):
 
     def step(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         """One noise step, from a level to the next noisier one; any shape."""
-        eps = torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
-        return math.sqrt(1.0 - self.beta) * y + self.beta * eps
+        return math.sqrt(1.0 - self.beta) * y + self.beta * _normal_like(y, generator)
 
     def chain(self, y0: Tensor, *, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The levels 0 to F of the same points, each one step from the last; any shape."""
@@ -70,7 +81,7 @@ class NoiseSchedule(Configuration):
 
     def noise(self, y0: Tensor, level: int, *, generator: torch.Generator) -> Tensor:
         """Level ``level`` drawn at once, by the closed form (first equation of Appendix B.2)."""
-        eps = torch.randn(y0.shape, dtype=y0.dtype, device=y0.device, generator=generator)
+        eps = _normal_like(y0, generator)
         return self.signal(level) * y0 + math.sqrt(self.variance(level)) * eps
 
     def log_prob(self, y: Tensor, y0: Tensor, level: int) -> Tensor:
@@ -80,6 +91,13 @@ class NoiseSchedule(Configuration):
         variance = self.variance(level)
         residual = y - self.signal(level) * y0
         return -0.5 * (residual.square() / variance + math.log(2 * math.pi * variance))
+
+
+def _normal_like(y: Tensor, generator: torch.Generator) -> Tensor:
+    check_kind(torch.Generator, generator=generator)
+    if not y.is_floating_point():
+        raise ValueError(f"y must be of a floating dtype, got {y.dtype}.")
+    return torch.randn(y.shape, dtype=y.dtype, device=y.device, generator=generator)
 
 
 def check_level(level: int, num_levels: int) -> int:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from danp_lib._config import check_kind
 from danp_lib.data.generators import TaskGenerator, check_sizes
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 
 
 def cut_windows(
@@ -69,6 +70,8 @@ def stack(tables: Sequence[PointSet]) -> PointSet:
             "tables must be one or more, of one dtype and one input dimension, got "
             f"{sorted(kinds, key=str)}."
         )
+    if not any(table.batch_size for table in tables):
+        return tables[0]
     kinds_of_parts = zip(*(table.parts for table in tables), strict=True)
     functions = ([row for part in parts for row in part] for parts in kinds_of_parts)
     return PointSet(*(pad_sequence(rows, batch_first=True) for rows in functions))

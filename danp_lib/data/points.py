@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def check_kind(kind: type[Any], **values: Any) -> None:
-    """Refuse what is of another class, such as a NumPy array in the place of a tensor."""
-    for name, value in values.items():
-        if not isinstance(value, kind):
-            hint = "; use torch.as_tensor" if kind is Tensor else ""
-            is_class = isinstance(value, type)
-            found = f"the class {value.__name__}" if is_class else type(value).__name__
-            raise ValueError(f"{name} must be a {kind.__name__}, got {found}{hint}.")
+from danp_lib._config import check_kind
 
 
 # Tensors have no truth value to compare by: sets and tasks are equal to themselves alone.
@@ -106,6 +98,12 @@ class PointSet:
 
     def concat(self, other: PointSet) -> PointSet:
         """The union, set by set, with another batch of as many sets, along the points."""
+        ours, theirs = ((len(x), x.shape[-1]) for x in (self.x, other.x))
+        if ours != theirs:
+            raise ValueError(
+                "other must have as many sets and input dimensions as this batch, got "
+                f"{theirs[0]} and {theirs[1]} for {ours[0]} and {ours[1]}."
+            )
         pairs = zip(self.parts, other.parts, strict=True)
         return PointSet(*(torch.cat(pair, dim=1) for pair in pairs))
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration, PositiveFloat, naming
+from danp_lib._config import Configuration, PositiveFloat, check_kind, naming
 from danp_lib.data.domain import Bounds, Domain
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn import functional as F
 
+from danp_lib._config import check_kind
+
 VARIANCE_FLOOR = 1e-6  #: The smallest predictive variance of one output, in squared units of y.
 
 # Of a variance to its independent part. Beyond it, a log-density by a Cholesky factorisation is off
@@ -33,6 +35,7 @@ class OutputsDistribution(Distribution):
 
     def check_value(self, value: Tensor) -> None:
         """Refuse outputs of another shape than ``(..., points, 1)``, or of another batch."""
+        check_kind(Tensor, value=value)
         if value.shape[-2:] != self.event_shape or not self._goes_with(value.shape):
             points, batch = self.event_shape[0], tuple(self.batch_shape)
             raise ValueError(
@@ -42,6 +45,8 @@ class OutputsDistribution(Distribution):
 
     def check_each(self, value: Tensor | float) -> None:
         """Refuse what is neither one number for all outputs nor one for each."""
+        if not isinstance(value, Real):
+            check_kind(Tensor, value=value)
         shape = tuple(value.shape) if isinstance(value, Tensor) else ()
         if shape and not (len(shape) > 1 and shape[-1] == 1 and self._goes_with(shape)):
             raise ValueError(
@@ -67,6 +72,7 @@ class LowRankNormal(OutputsDistribution):
     """
 
     def __init__(self, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> None:
+        check_kind(Tensor, loc=loc, cov_factor=cov_factor, cov_diag=cov_diag)
         shape = loc.shape[:-1]
         if not (
             shape and loc.shape == cov_diag.shape == (*shape, 1) and cov_factor.shape[:-1] == shape
@@ -93,6 +99,11 @@ class LowRankNormal(OutputsDistribution):
         return self.loc
 
     @property
+    def mode(self) -> Tensor:
+        """The mean."""
+        return self.loc
+
+    @property
     def variance(self) -> Tensor:
         """Marginal variances, ``(*batch, points, 1)``."""
         return self.cov_diag + self.cov_factor.square().sum(dim=-1, keepdim=True)
@@ -114,7 +125,8 @@ class LowRankNormal(OutputsDistribution):
                 definite.
         """
         if check:
-            self._check_parameters(value)
+            self.check_value(value)
+            self._check_finite(value=value)
         residual = value.to(torch.float64) - self.loc
         points, rank = self.event_shape[0], self.cov_factor.shape[-1]
         if rank < points:
@@ -153,9 +165,9 @@ class LowRankNormal(OutputsDistribution):
         """Joint differential entropy in nats, ``(*batch,)``."""
         return 0.5 * self.event_shape[0] - self.log_prob(self.loc)
 
-    def _check_parameters(self, value: Tensor) -> None:
-        self.check_value(value)
-        for name, part in (("value", value), ("loc", self.loc)):
+    def _check_finite(self, **others: Tensor) -> None:
+        """Refuse a mean, or another tensor, that is not finite, and variances that are none."""
+        for name, part in (others | {"loc": self.loc}).items():
             if not (finite := part.isfinite()).all():
                 raise ValueError(f"{name} must be finite, got {part[~finite][0].item()}.")
         positive = (self.cov_diag > 0.0) & (self.cov_diag < math.inf)
@@ -169,6 +181,9 @@ class LowRankNormal(OutputsDistribution):
         self, sample_shape: Any = (), *, generator: torch.Generator
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
+        check_kind(torch.Generator, generator=generator)
+        if self.loc.device.type == "cpu":  # a GPU would be waited for
+            self._check_finite()
         count = self.event_shape[0] + self.cov_factor.shape[-1]
         shape = (*sample_shape, *self.batch_shape, count, 1)
         device = generator.device
@@ -190,11 +205,11 @@ class LowRankNormal(OutputsDistribution):
         """Marginal quantiles at one level in [0, 1], or at one per point ``(..., points, 1)``."""
         self.check_each(value)
         level = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
-        # A GPU would be waited for.
-        if level.device.type == "cpu" and not (inside := (level >= 0.0) & (level <= 1.0)).all():
-            raise ValueError(
-                f"the level of a quantile must lie in [0, 1], got {level[~inside].flatten()[0]:g}."
-            )
+        if level.device.type == "cpu":  # a GPU would be waited for
+            if not (inside := (level >= 0.0) & (level <= 1.0)).all():
+                wrong = level[~inside].flatten()[0]
+                raise ValueError(f"the level of a quantile must lie in [0, 1], got {wrong:g}.")
+            self._check_finite()
         return self.mean + self.stddev * torch.special.ndtri(level)
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:

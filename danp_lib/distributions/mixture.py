@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danp_lib._config import check_kind
 from danp_lib.distributions.gaussian import DiagonalNormal, LowRankNormal, OutputsDistribution
 
 
@@ -21,6 +22,8 @@ class Mixture(OutputsDistribution):
     """
 
     def __init__(self, logits: Tensor, components: LowRankNormal) -> None:
+        check_kind(Tensor, logits=logits)
+        check_kind(LowRankNormal, components=components)
         if logits.shape != components.batch_shape or logits.ndim < 1:
             raise ValueError(
                 f"logits must have the components' batch shape {tuple(components.batch_shape)}, "
@@ -69,6 +72,7 @@ class Mixture(OutputsDistribution):
         self, sample_shape: Any = (), *, generator: torch.Generator
     ) -> Tensor:
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
+        check_kind(torch.Generator, generator=generator)
         shape = (*sample_shape, *self.batch_shape)
         count = math.prod(sample_shape)
         if count == 0:  # which torch.multinomial refuses

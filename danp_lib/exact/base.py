@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from danp_lib._config import Configuration
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib._config import Configuration, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 

@@ -13,9 +13,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_at_least
+from danp_lib._config import check_at_least, check_kind
 from danp_lib._random import draw_rows, spawn
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.base import Oracle
 from danp_lib.exact.waves import WaveOracle

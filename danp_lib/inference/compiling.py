@@ -7,7 +7,7 @@ import sys
 import torch
 from torch import Tensor
 
-from danp_lib.data.points import check_kind
+from danp_lib._config import check_kind
 from danp_lib.models.convnp import ConvNeuralProcess
 
 

@@ -21,9 +21,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from danp_lib._config import check_at_least, checked
+from danp_lib._config import check_at_least, check_kind, checked
 from danp_lib._random import spawn
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.exact.oracles import Oracle
 from danp_lib.inference.autoregressive import ar_log_prob, check_model
@@ -296,8 +296,8 @@ def _resolve(
     if pool.num_points < needed:
         raise ValueError(
             f"estimator {estimator!r} with uniform auxiliary inputs needs a pool of at least "
-            f"{needed} points of the function, got {pool.num_points}; "
-            "pass auxiliary_inputs='target' where the function is unknown off the targets."
+            f"{needed} points of the function, got {pool.num_points}; where the function is "
+            "unknown off the targets, leave the pool out, or pass auxiliary_inputs='target'."
         )
     model.check({"pool": pool})
     return "uniform"

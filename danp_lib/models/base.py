@@ -9,13 +9,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from danp_lib._config import check_kind
 from danp_lib._random import spawn
 from danp_lib.data.domain import Domain
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.contexts import TrainingContexts, unchecked_contexts
+
+LARGEST = 1e18
+"""The largest size of an output that a model takes, so that its square is a number in float32."""
 
 Predictive = LowRankNormal | Mixture
 """A joint distribution of the outputs at the targets."""
@@ -126,6 +130,11 @@ class NeuralProcess(nn.Module, ABC):
                 )
         for name, points in sets.items():
             points.check(name)
+            if (large := points.y[points.mask & (points.y.abs() > LARGEST)[..., 0]]).numel():
+                raise ValueError(
+                    f"{name}.y must be at most {LARGEST:g} in size, got {large[0].item():g}; "
+                    "rescale the outputs."
+                )
         inside: dict[str, tuple[Tensor, Tensor | None]] = {n: (x, None) for n, x in inputs.items()}
         inside |= {f"{name}.x": (points.x, points.mask) for name, points in sets.items()}
         for name, (x, mask) in inside.items():

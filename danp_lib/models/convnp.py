@@ -16,10 +16,11 @@ from danp_lib._config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    check_kind,
 )
 from danp_lib.data.domain import Bounds, Domain, Grid
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.conditioning import KNOWN_VARIANCE, MAX_CHI_SQUARE, condition

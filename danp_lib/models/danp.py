@@ -19,11 +19,12 @@ from danp_lib._config import (
     NonNegativeInt,
     PositiveInt,
     check_at_least,
+    check_kind,
     checked,
 )
 from danp_lib._random import draw_rows, spawn
 from danp_lib.data.noising import Beta, NoiseSchedule, check_level, mask_levels
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
 from danp_lib.distributions.mixture import Mixture
 from danp_lib.models.contexts import log_density_per_point

@@ -6,7 +6,6 @@ A checkpoint is one safetensors file. Its metadata hold ``format``, ``model`` (i
 to 0, so that a change of any byte shows.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -18,17 +17,24 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from danp_lib._config import check_choice, from_dict, naming, to_dict
-from danp_lib._files import data_folders, split_header, with_sorted_header, write_atomically
+from danp_lib._config import check_choice, check_kind, from_dict, naming, to_dict
+from danp_lib._files import (
+    UNSIGNED,
+    check_signature,
+    data_folders,
+    signed,
+    split_header,
+    write_atomically,
+)
 from danp_lib.data.generators import GENERATORS, TaskGenerator
-from danp_lib.data.points import check_kind
 from danp_lib.models.contexts import TrainingContexts
 from danp_lib.models.registry import MODELS, check_config, config_class
 
 FORMAT = "danp_lib/1"
 CONTEXTS = "contexts.json"
 
-_UNSIGNED = "0" * 64
+# Of the free fields, those that a fitted model reads.
+_OBJECTS = ("fit", "held_out", "layout", "scaling", "season")
 
 
 class CheckpointError(ValueError):
@@ -66,6 +72,7 @@ def save_checkpoint(
     check_config(str(name), model.config)
     generator = None
     if task_generator is not None:
+        check_kind(TaskGenerator, task_generator=task_generator)
         kind = type(task_generator)
         if GENERATORS.get(task_generator.name, kind) is not kind:
             raise ValueError(
@@ -75,6 +82,14 @@ def save_checkpoint(
         generator = {"name": task_generator.name, "config": to_dict(task_generator)}
     check_kind(Mapping, provenance=({} if provenance is None else provenance))
     fields = dict(provenance or {})
+    for key in _OBJECTS:
+        if fields.get(key) is not None:
+            check_kind(Mapping, **{f"provenance.{key}": fields[key]})
+    if "contexts" in fields:
+        raise ValueError(
+            "provenance must not hold contexts, since those of the model's training are saved "
+            f"under that name, got {fields['contexts']!r}."
+        )
     if (contexts := getattr(model, "training_contexts", None)) is not None:
         fields["contexts"] = to_dict(contexts)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
@@ -91,10 +106,8 @@ def save_checkpoint(
             texts[key] = json.dumps(part, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{key} must hold what JSON can: {error}.") from error
-    metadata = {"format": FORMAT, "model": str(name), **texts, "sha256": _UNSIGNED}
-    data = with_sorted_header(save(tensors, metadata))
-    digest = hashlib.sha256(data).hexdigest()
-    write_atomically(path, data.replace(_quoted(_UNSIGNED), _quoted(digest), 1))
+    metadata = {"format": FORMAT, "model": str(name), **texts, **UNSIGNED}
+    write_atomically(path, signed(save(tensors, metadata)))
 
 
 def read_header(
@@ -114,6 +127,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     Raises:
         CheckpointError: If the file is no checkpoint, was changed, or does not fit.
         FileNotFoundError: If there is none.
+        ValueError: If PyTorch has no such device here.
     """
     path = Path(path)
     header, tensors = _read(path)
@@ -137,7 +151,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, device: torch.device | str 
     elif (contexts := header.provenance.get("contexts")) is not None:
         with naming(path, CheckpointError):
             model.training_contexts = from_dict(TrainingContexts, contexts, name="contexts")
-    return model.eval().to(device)
+    try:
+        return model.eval().to(device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device must be one of this machine, got {device!r}: {reason}") from error
 
 
 def read_contexts(folder: Path) -> dict[str, TrainingContexts]:
@@ -156,7 +174,7 @@ def _read(
     """The header and the tensors, once every byte is known to be as it was written."""
     data = path.read_bytes()
     try:
-        content, start = split_header(data)
+        content, _ = split_header(data)
     except ValueError as error:
         raise CheckpointError(
             f"{path} is no checkpoint, or was changed or cut off: it is no safetensors file."
@@ -168,13 +186,10 @@ def _read(
             f"{path}: the format must be {FORMAT!r}, got {named!r}; it is no checkpoint, or one of "
             "another version of danp_lib."
         )
-    digest = str(metadata.get("sha256"))
-    unsigned = data[:start].replace(_quoted(digest), _quoted(_UNSIGNED), 1) + data[start:]
-    if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
-        raise CheckpointError(
-            f"{path} was changed: its SHA-256 must be {digest}, got {found}; download or train it "
-            "again."
-        )
+    try:
+        check_signature(data)
+    except ValueError as error:
+        raise CheckpointError(f"{path} was changed, download or train it again: {error}") from error
     with naming(path, CheckpointError):
         if missing := {"model", "config", "generator", "provenance"} - metadata.keys():
             raise ValueError(f"the metadata lack {', '.join(sorted(missing))}.")
@@ -192,7 +207,3 @@ def _task_generator(values: Any, own: Iterable[type[TaskGenerator]]) -> TaskGene
         raise ValueError(f"generator must be null or hold name and config, got {values!r}.")
     known = {cls.name: cls for cls in (*own, *GENERATORS.values())}.get(str(values.get("name")))
     return None if known is None else from_dict(known, values["config"], name="generator.config")
-
-
-def _quoted(digest: str) -> bytes:
-    return f'"sha256":"{digest}"'.encode()

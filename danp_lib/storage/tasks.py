@@ -9,10 +9,10 @@ from types import MappingProxyType
 import torch
 from safetensors.torch import load_file, save
 
-from danp_lib._config import check_choice, checked, naming
+from danp_lib._config import check_choice, check_kind, checked, naming
 from danp_lib._files import data_file, with_sorted_header, write_atomically
 from danp_lib.data.generators import DATASETS
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 from danp_lib.storage.origin import sha256
 
 HASHES = "hashes.json"

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from danp_lib._config import NonNegativeFloat, checked
+from danp_lib._config import NonNegativeFloat, check_kind, checked
 from danp_lib._random import spawn
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.data.noising import MaskedTask
-from danp_lib.data.points import check_kind
 from danp_lib.models.base import NeuralProcess
 from danp_lib.training import objective, resume
 from danp_lib.training.config import TrainingConfig

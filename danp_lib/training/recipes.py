@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from danp_lib._config import Configuration, check_choice
+from danp_lib._config import Configuration, Seed, check_choice, checked
 from danp_lib.data.generators import PAPER_SUFFIX, PRIORS, TaskGenerator
 from danp_lib.data.noising import NoiseSchedule
 from danp_lib.models.base import NeuralProcess
@@ -87,11 +87,17 @@ def build_model(name: str, config: Configuration, *, seed: int) -> NeuralProcess
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     check_choice("model", name, MODELS)
     check_config(name, config)
+    checked(Seed, seed, "seed")
+    usual = torch.get_default_dtype()
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return MODELS[name](config)
+        torch.set_default_dtype(torch.float32)  # others draw other numbers
+        try:
+            return MODELS[name](config)
+        finally:
+            torch.set_default_dtype(usual)
 
 
 def recipe(

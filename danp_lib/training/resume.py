@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from danp_lib._config import from_dict, to_dict
-from danp_lib._files import check_writable, write_atomically
+from danp_lib._files import (
+    UNSIGNED,
+    check_signature,
+    check_writable,
+    signed,
+    split_header,
+    write_atomically,
+)
 from danp_lib.data.generators import TaskGenerator
 from danp_lib.models.base import NeuralProcess
 from danp_lib.models.registry import config_class
@@ -95,8 +102,8 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
         tensors |= {f"best.{k}": v for k, v in state.best.weights.items()}
         metadata["best"] = json.dumps({"step": state.best.step, "lower": state.best.lower})
     write_atomically(folder / LOG, "".join(json.dumps(record) + "\n" for record in history))
-    data = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
-    write_atomically(folder / STATE, data)
+    on_host = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    write_atomically(folder / STATE, signed(save(on_host, metadata | UNSIGNED)))
 
 
 def save_snapshot(folder: Path, state: RunState) -> None:
@@ -126,9 +133,11 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
         return []
     here = state.description() | {"device": state.generator.device.type}
     try:
-        with safe_open(path, framework="pt") as stored:
-            metadata = stored.metadata() or {}
-            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        data = path.read_bytes()
+        metadata = split_header(data)[0].get("__metadata__", {})
+        if "sha256" in metadata:  # which that of an older run lacks
+            check_signature(data)
+        tensors = load(data)
         there, step = json.loads(metadata["description"]), int(metadata["step"])
         with suppress(LookupError, ValueError):  # of a model or settings unknown here
             there["training"] = to_dict(TrainingConfig.from_provenance(there["training"]))
@@ -153,6 +162,8 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
             state.step, state.minutes = step, float(metadata["minutes"])
             if state.config.keep_best and best:
                 state.best = Best(**json.loads(metadata["best"]), weights=best)
+            else:  # a run that ended with its best weights may have been asked for its last
+                history[-1].pop("kept", None)
             return history
     except _DAMAGE as error:
         raise ValueError(

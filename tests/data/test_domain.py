@@ -25,6 +25,10 @@ PLANE = Domain.of(((-2.0, 2.0), (10.0, 11.0)))
 
 
 class TestDomain:
+    def test_a_width_that_is_no_number_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"^domain must .* of a finite width, .*1e\+308"):
+            Domain.of((-1e308, 1e308))
+
     def test_of_plain_values(self) -> None:
         assert LINE == Domain((-2.0,), (2.0,)) == Domain.of(((-2.0, 2.0),))
         assert Domain((-2.0, 10.0), (2.0, 11.0)) == PLANE

@@ -403,3 +403,24 @@ def test_outputs_are_those_at_the_rounded_inputs() -> None:
     task = Spy().sample_task(2, context_size=3, num_targets=4, generator=rng(0))
     assert task.xt.dtype == torch.float32
     assert torch.equal(seen[0], torch.cat([task.xc, task.xt], dim=1).double())
+
+
+def test_no_draw_takes_the_global_generator() -> None:
+    x, before = torch.zeros(2, 3, 1, dtype=torch.float64), torch.get_rng_state()
+    odd: Any = None
+    draws = [
+        lambda: GaussianProcess().sample_outputs(x, generator=odd),
+        lambda: Sawtooth().sample_outputs(x, generator=odd),
+        lambda: Sawtooth().sample_inputs((2, 3), generator=odd),
+        lambda: Sawtooth(noise=0.1).observe(x, generator=odd),
+    ]
+    for draw in draws:
+        with pytest.raises(ValueError, match=r"^generator must be a Generator, got NoneType"):
+            draw()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_inputs_that_are_not_finite_are_named() -> None:
+    x = torch.tensor([[[0.0], [math.nan]]])
+    with pytest.raises(ValueError, match=r"^x must be finite, got nan\.$"):
+        GaussianProcess().sample_outputs(x, generator=torch.Generator())

@@ -310,3 +310,24 @@ def test_levels_of_a_wrong_shape_or_type_are_refused(level: Tensor) -> None:
     task = sample_augmented_task(Sawtooth(), NoiseSchedule(0.1, 2), 4, generator=generator)
     with pytest.raises(ValueError, match=r"level must be an integer, or a tensor .* \(4,\), got"):
         task.masked(level)
+
+
+def test_noise_needs_a_source_of_randomness_and_real_numbers() -> None:
+    schedule, before, nothing = NoiseSchedule(0.1, 2), torch.get_rng_state(), None
+    odd: Any = nothing
+    y, rng = torch.zeros(2, 3, 1), torch.Generator().manual_seed(0)
+    for draw in (
+        schedule.step,
+        schedule.chain,
+        lambda y, generator: schedule.noise(y, 2, generator=generator),
+    ):
+        with pytest.raises(ValueError, match=r"^generator must be a Generator, got NoneType"):
+            draw(y, generator=odd)
+        with pytest.raises(ValueError, match=r"^y must be of a floating dtype, got torch\.int64"):
+            draw(y.long(), generator=rng)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_beta_whose_variance_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^beta must be a number whose square is > 0, got 1e-300"):
+        NoiseSchedule(1e-300, 3)

@@ -56,6 +56,13 @@ class TestStack:
             assert torch.equal(kept.y, function.compact().y)
         assert Observations(table=both).digest == Observations(table=stack([both])).digest
 
+    def test_tables_without_a_function_make_one_without(self) -> None:
+        nothing = PointSet.empty(0, dtype=torch.float64)
+        both = stack([nothing, PointSet.empty(0, dtype=torch.float64)])
+        assert (both.batch_size, both.x.dtype) == (0, torch.float64)
+        table = table_of(2, 5, missing=0.4).to(torch.float64)
+        assert torch.equal(stack([nothing, table]).blanked().y, table.blanked().y)
+
     def test_no_table_and_two_dtypes_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"^tables .*\[\]"):
             stack([])

@@ -89,6 +89,17 @@ class TestPointSet:
         with pytest.raises(ValueError, match="keep must hold 3 values, got 2"):
             points().masked_where(torch.tensor([True, False]))
 
+    def test_only_batches_that_fit_are_joined(self) -> None:
+        one = PointSet.empty(1)
+        with pytest.raises(
+            ValueError, match=r"^other must have as many .*, got 2 and 1 for 1 and 1"
+        ):
+            one.concat(PointSet.empty(2))
+        with pytest.raises(
+            ValueError, match=r"^other must have as many .*, got 1 and 2 for 1 and 1"
+        ):
+            one.concat(PointSet.empty(1, dim_x=2))
+
     def test_concat_and_expand(self) -> None:
         made = points()
         both = made.concat(points(count=2, masked=False))

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]  # comes with PyTorch, through sympy
+import numpy as np
 import pytest
 import torch
 from gaussians import RANKS, dense, mixture, normal, property_test, values
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, Normal
 
 from danp_lib.distributions.gaussian import VARIANCE_FLOOR, DiagonalNormal, LowRankNormal
+from danp_lib.distributions.mixture import Mixture
 
 
 class TestLowRankNormal:
@@ -263,6 +265,36 @@ class TestLowRankNormal:
         broken = LowRankNormal(made.mean, torch.full_like(made.cov_factor, size), made.cov_diag)
         with pytest.raises(ValueError, match=r"^the covariance must be"):
             broken.log_prob(values(2))
+
+    @pytest.mark.parametrize(("part", "wrong"), [("loc", math.nan), ("cov_diag", -1.0)])
+    def test_samples_and_quantiles_of_no_gaussian_are_refused(
+        self, part: str, wrong: float
+    ) -> None:
+        made = normal()
+        getattr(made, part)[1, 3] = wrong
+        for ask in (lambda: made.sample(generator=rng(0)), lambda: made.quantile(0.5)):
+            with pytest.raises(ValueError, match=rf"{part} .*{wrong}"):
+                ask()
+
+    def test_what_is_no_tensor_is_refused(self) -> None:
+        made, array = normal(), np.zeros((2, 5, 1))
+        odd: Any = array
+        for ask in (lambda: made.log_prob(odd), lambda: made.cdf(odd), lambda: made.icdf(odd)):
+            with pytest.raises(
+                ValueError, match=r"^value must be a Tensor, got ndarray; use torch"
+            ):
+                ask()
+        with pytest.raises(ValueError, match=r"^cov_diag must be a Tensor, got ndarray"):
+            LowRankNormal(made.loc, made.cov_factor, odd)
+        with pytest.raises(ValueError, match=r"^logits must be a Tensor, got ndarray"):
+            Mixture(odd, made)
+        nested: Any = mixture()
+        with pytest.raises(ValueError, match=r"^components must be a LowRankNormal, got Mixture"):
+            Mixture(torch.zeros(2), nested)
+
+    def test_the_mode_is_the_mean(self) -> None:
+        made = normal()
+        assert torch.equal(made.mode, made.loc)
 
     @pytest.mark.parametrize("rank", RANKS)
     def test_without_checks_nothing_is_refused(self, rank: int) -> None:

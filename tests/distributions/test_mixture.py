@@ -199,6 +199,14 @@ class TestMixture:
 
 
 @pytest.mark.parametrize("make", [normal, mixture])
+def test_samples_need_a_source_of_randomness(make: Any) -> None:
+    before, nothing = torch.get_rng_state(), None
+    with pytest.raises(ValueError, match=r"^generator must be a Generator, got NoneType"):
+        make().sample(generator=nothing)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("make", [normal, mixture])
 def test_sampling_is_determined_by_its_generator_and_leaves_the_global_one(make: Any) -> None:
     before = torch.get_rng_state()
     first, again = (make().sample((3,), generator=rng(5)) for _ in range(2))

@@ -250,6 +250,23 @@ def test_function_transforms_take_the_derivative_that_autograd_takes() -> None:
     torch.testing.assert_close(torch.func.grad(density)(context.y), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_outputs_whose_squares_are_no_numbers_are_refused() -> None:
+    model = seeded(ConvGNP, small_config(), dtype=torch.float32)
+    context, xt = draw_set(2, 5, 0).to(torch.float32), draw_set(2, 4, 1).x.float()
+    for size in (1e18, -1e18):
+        found = model.predict(PointSet(context.x, torch.full_like(context.y, size)), xt)
+        assert found.mean.isfinite().all()
+        assert found.stddev.isfinite().all()
+    large = context.y.clone()
+    large[1, 2] = -3e38
+    with pytest.raises(
+        ValueError, match=r"^context\.y must be at most 1e\+18 .*, got -3e\+38"
+    ):
+        model.predict(PointSet(context.x, large), xt)
+    masked = PointSet(context.x, large, large[..., 0] > -1e38)
+    assert model.predict(masked, xt).mean.isfinite().all()
+
+
 def test_what_is_no_tensor_and_an_empty_batch_are_refused() -> None:
     model = seeded(ConvGNP, small_config())
     context, xt = draw_set(2, 5, 0), draw_set(2, 4, 1).x

@@ -97,6 +97,13 @@ def test_a_loaded_model_predicts_the_same(tmp_path: Path) -> None:
     assert read_header(tmp_path / "m").task_generator is None
 
 
+@pytest.mark.parametrize("device", ["tpu", "cuda:99"])
+def test_a_device_that_there_is_not_is_refused(device: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "m", BUILDERS["convcnp"]())
+    with pytest.raises(ValueError, match=rf"^device must be one of this machine, got '{device}': "):
+        load_checkpoint(tmp_path / "m", device=device)
+
+
 def test_equal_models_give_equal_bytes_and_loading_draws_nothing(tmp_path: Path) -> None:
     model = BUILDERS["danp"]()
     contents = set()
@@ -164,6 +171,19 @@ def test_what_json_cannot_hold_is_refused_as_provenance(provenance: Any, tmp_pat
     with pytest.raises(ValueError, match=r"^provenance must "):
         save_checkpoint(tmp_path / "m", ConvGNP(TINY), provenance=provenance)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("key", ["fit", "held_out", "layout", "scaling", "season"])
+@pytest.mark.parametrize("value", [0.2, "winter", ["a"]])
+def test_fields_that_a_fitted_model_reads_are_objects(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^provenance\.{key} must be a Mapping, got "):
+        save_checkpoint(tmp_path / "m", ConvGNP(TINY), provenance={key: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_contexts_of_training_are_no_free_field(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^provenance must not hold contexts.*got 'x'\.$"):
+        save_checkpoint(tmp_path / "m", ConvGNP(TINY), provenance={"contexts": "x"})
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -325,6 +345,9 @@ def test_a_prior_does_not_take_the_name_of_another(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"^task_generator .*'gp'.*Taken"):
         save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=Taken())
+    odd: Any = Sawtooth
+    with pytest.raises(ValueError, match=r"^task_generator must be a TaskGenerator, got the class"):
+        save_checkpoint(tmp_path / "m", BUILDERS["convcnp"](), task_generator=odd)
     assert not list(tmp_path.iterdir())
 
 

@@ -144,6 +144,24 @@ def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone() -
     assert not torch.equal(first["core.unet.stem.weight"], other["core.unet.stem.weight"])
 
 
+def test_weights_do_not_depend_on_the_default_dtype() -> None:
+    config = ConvNPConfig(channels=8, num_layers=2, rank=2)
+    usual = build_model("convgnp", config, seed=3).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = build_model("convgnp", config, seed=3).state_dict()
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(usual[key], value) for key, value in other.items())
+
+
+@pytest.mark.parametrize("seed", [1.5, None, 2**70])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"^seed must be an integer from -2\*\*63"):
+        build_model("convgnp", ConvNPConfig(), seed=seed)
+
+
 def test_the_global_generator_of_a_gpu_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)

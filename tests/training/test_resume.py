@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from small_models import TINY
 from torch import Tensor
 from training_runs import (
@@ -28,7 +28,7 @@ from training_runs import (
     weights,
 )
 
-from danp_lib._files import write_atomically
+from danp_lib._files import UNSIGNED, signed, split_header, write_atomically
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.base import NeuralProcess
@@ -187,12 +187,36 @@ def test_a_damaged_state_is_refused_by_name(tmp_path: Path) -> None:
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
+@pytest.mark.parametrize("tensor", ["model.core.head.weight", "generator"])
+def test_a_changed_bit_of_a_state_is_refused(tensor: str, tmp_path: Path) -> None:
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / "state.safetensors"
+    header, start = split_header(path.read_bytes())
+    data = bytearray(path.read_bytes())
+    data[start + header[tensor]["data_offsets"][0] + 3] ^= 1 << 5
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"state\.safetensors .*its SHA-256 must be [0-9a-f]{64}"):
+        train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+
+
+def test_a_state_of_an_older_version_has_no_signature(tmp_path: Path) -> None:
+    whole = train(tiny(), Sawtooth(), RUN, folder=tmp_path / "whole", progress=False)
+    train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
+    path = tmp_path / "state.safetensors"
+    with safe_open(path, framework="pt") as stored:
+        metadata = stored.metadata()
+    del metadata["sha256"]
+    save_file(load_file(path), path, metadata)
+    again = train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
+    assert again[-1]["log_likelihood"] == whole[-1]["log_likelihood"]
+
+
 def rewrite(path: Path, metadata: dict[str, str] | None = None, **changes: Tensor | None) -> None:
-    """Write a state anew, with other tensors, or without those given as ``None``."""
+    """Write a state anew, signed, with other tensors, or without those given as ``None``."""
     with safe_open(path, framework="pt") as stored:
         kept = stored.metadata() if metadata is None else metadata
-    tensors = {**load_file(path), **changes}
-    save_file({key: value for key, value in tensors.items() if value is not None}, path, kept)
+    tensors = {k: v for k, v in {**load_file(path), **changes}.items() if v is not None}
+    path.write_bytes(signed(save(tensors, kept | UNSIGNED)))
 
 
 @pytest.mark.parametrize(
@@ -290,6 +314,16 @@ def test_the_best_weights_survive_a_stop_and_training_goes_on_from_the_last(tmp_
     again = replace(KEEPING, num_steps=16)
     with pytest.raises(ValueError, match="keep_best: False there, True here"):
         train(tiny(), Sawtooth(), again, folder=tmp_path, progress=False)
+
+
+def test_a_finished_run_that_is_asked_for_its_last_weights_kept_none(tmp_path: Path) -> None:
+    assert "kept" in train(tiny(), Sawtooth(), KEEPING, folder=tmp_path, progress=False)[-1]
+    last, plain = tiny(), replace(KEEPING, keep_best=False)
+    history = train(last, Sawtooth(), plain, folder=tmp_path, progress=False)
+    assert "kept" not in history[-1]
+    other = tiny()
+    train(other, Sawtooth(), plain, progress=False)
+    assert_same_weights(weights(last), weights(other))
 
 
 def test_only_the_last_record_says_which_weights_were_kept(tmp_path: Path) -> None:
