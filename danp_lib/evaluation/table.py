@@ -92,6 +92,14 @@ ROWS: dict[str, tuple[str, str]] = {
 }
 """The model of each row, and the estimator of its likelihood or ``"used"``, the usual one first."""
 
+MAIN_ROWS = (
+    *("danp", "danp (ancestral samples)", "danp (defended)"),
+    *(model for model in ESTIMATOR_OF if model not in ("danp", CEILING)),
+    *(f"{model}{PAPER_SUFFIX}" for model in PAPER["gp"]),
+    CEILING,
+)
+"""The rows of the models of the paper's Table 1; the others are variations of them."""
+
 _MARGINALS = ("crps", "crps_ci95", "coverage_50", "coverage_90")
 _LIKELIHOOD = ("paper_ci95", "fewest_samples", "mean_log_likelihood")
 MEASURES = (*_LIKELIHOOD, *_MARGINALS, "forward_passes", "seconds")

@@ -131,8 +131,16 @@ def test_table_prints_the_table(
     rows = json.loads(good("table", "--json"))
     assert rows == shipped_table
     monkeypatch.setattr("danp_lib.cli.evaluate.benchmark_table", lambda: rows)
-    _, *lines = good("table").splitlines()[: 1 + sum(map(len, rows.values()))]
+    _, *lines = good("table", "--all").splitlines()[: 1 + sum(map(len, rows.values()))]
     assert [line.split()[0] for line in lines] == [d for d in rows for _ in rows[d]]
+    of_table_1, rest = good("table").split("\n\n")
+    _, *main = of_table_1.splitlines()
+    assert {tuple(line.split()) for line in main} < {tuple(line.split()) for line in lines}
+    assert [line.split()[1] for line in main if line.startswith("gp ")] == [
+        *("danp", "danp", "danp", "convcnp", "convgnp", "ar-convcnp"),
+        *("danp-paper", "convcnp-paper", "convgnp-paper", "ar-convcnp-paper", "ceiling"),
+    ]
+    assert "danp table --all" in rest
     assert any(re.match(r"sawtooth +danp-paper +82\.26 ± +2\.51", line) for line in lines)
 
 
