@@ -259,9 +259,7 @@ def test_outputs_whose_squares_are_no_numbers_are_refused() -> None:
         assert found.stddev.isfinite().all()
     large = context.y.clone()
     large[1, 2] = -3e38
-    with pytest.raises(
-        ValueError, match=r"^context\.y must be at most 1e\+18 .*, got -3e\+38"
-    ):
+    with pytest.raises(ValueError, match=r"^context\.y must be at most 1e\+18 .*, got -3e\+38"):
         model.predict(PointSet(context.x, large), xt)
     masked = PointSet(context.x, large, large[..., 0] > -1e38)
     assert model.predict(masked, xt).mean.isfinite().all()
