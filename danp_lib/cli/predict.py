@@ -43,10 +43,10 @@ def predict(
     --context has a column of groups, each is predicted by itself, and --at may have that column
     too. The result has the columns of groups, if any, and of inputs, then mean, sd (standard
     deviation), q0.05 and so on for the quantiles, sample_1 and so on; its rows are in the order of
-    --at. All are in the units of the data that the model was trained on, where the checkpoint knows
-    them. Rows of the context without an output are left out, and outputs at equal inputs averaged
-    where the training did so; that, and a context unlike those of the training, is said on the
-    standard error.
+    --at, or where that names no group, of one group after the other. All are in the units of the
+    data that the model was trained on, where the checkpoint knows them. Rows of the context without
+    an output are left out, and outputs at equal inputs averaged where the training did so; that,
+    and a context unlike those of the training, is said on the standard error.
     """
     levels = _parse_quantiles(quantiles)
     check_writable(out)

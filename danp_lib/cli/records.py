@@ -22,12 +22,11 @@ def run_records(*, data: Path, out: Path, model: str, threads: int | None, **opt
 
     The options are those of :func:`~danp_lib.fitting.fit.fit`.
     """
-    if options["num_levels"] is not None and model != "danp":
-        raise ValueError(f"levels is for a danp: a {model} has no levels.")
     path, folder = start_run(out, f"{model}-{data.stem}", threads)
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {"model": model}
+    given |= {name: value for name, value in options.items() if value is not None}
     with saying_warnings(RecordsWarning, where=data):
-        fitted = fit(data, model=model, folder=folder, **given)
+        fitted = fit(data, folder=folder, **given)
     fitted.save(path)
     write_atomically(card_paths(path)[1], render_card(path.stem, fitted, data))
     print(render_scores(fitted.scores))
@@ -69,12 +68,13 @@ def render_card(name: str, fitted: Fitted, data: Path | None = None) -> str:
     run, functions = said["training"], said["functions"]
     batch = run["batch"]
     columns = "columns " + ", ".join(filter(None, (layout.x, layout.y, layout.group)))
+    kind = "" if layout.width is None else " overlapping windows"
     rows = {
         "Model": f"{fitted.model.name}, {count_parameters(fitted.model):,} parameters",
         "Records": columns if data is None else f"{data.name}, {columns}",
         "Inputs": f"must {fitted.rule}",
-        "Functions": f"{functions['trained_on']} to train on, {functions['held_out']} held out by "
-        f"{functions['by']}",
+        "Functions": f"{functions['trained_on']}{kind} to train on, {functions['held_out']} held "
+        f"out by {functions['by']}",
         "Contexts": f"at most {batch['context_size'][1]} points, with the noise of the records",
         "Targets": f"{batch['num_targets']}, {said['fit']['tasks']}",
         "Season": "none" if fitted.season is None else f"period {said['fit']['period']}",

@@ -102,7 +102,8 @@ def train(
     at the last step, so that its length is fixed.
 
     With --data, some functions are held out, and the model's score on them is printed beside those
-    of a ConvGNP and of a Gaussian process.
+    of a ConvGNP and of a Gaussian process. No --dataset, --recipe, --max-minutes, --device,
+    --compile or --snapshots goes with it.
     """
     if (data is None) == (dataset is None):
         raise ValueError("train needs --dataset, or --data and its columns, and not both.")

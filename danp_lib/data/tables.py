@@ -201,7 +201,10 @@ def _read_file(path: str | os.PathLike[str], columns: Sequence[str], optional: s
     except (ValueError, csv.Error) as error:
         hint = ""
         if isinstance(error, UnicodeDecodeError):
-            hint = " Read it with pandas, naming its encoding, and give the DataFrame."
+            hint = (
+                " Read it with pandas, naming its encoding, and give the DataFrame; if it is "
+                "compressed, unpack it."
+            )
         raise ValueError(f"{path} must be a CSV file in UTF-8: {error}.{hint}") from error
     present = list(columns)
     if optional in header and optional not in columns:

@@ -2,8 +2,8 @@
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,8 +37,14 @@ _FEWEST_CELLS = 8  # of the grid, that a function should span
 _SHARE_KEPT = 0.9  # of the functions, for which sizes are chosen
 _SHORT = 0.25  # of the dates of all, below which those of one are no window on all
 _DRIFT = 1.5  # standard deviations
+_YEARS = " A plain number counts in years; durations such as '48h' are understood, too."
 _MOST_ENTRIES = 5_000_000  # of all windows, which overlap; about half a gigabyte
 _ROUNDING = 1e-9  # of outputs without a season, as a share of their range
+_MOST_LETTERS = 10_000  # of the names that a model's file keeps
+
+Model = Literal["danp", "convgnp", "convcnp"]
+Rival = Literal["convgnp", "gp"]
+Tasks = Literal["random", "forecast"]
 
 
 @dataclass(frozen=True)
@@ -47,28 +53,36 @@ class FitConfig(records.Columns):
 
     #: Take out a cycle of this period, and put it back when predicting.
     period: records.Length | None = None
-    model: Literal["danp", "convgnp", "convcnp"] = "danp"
-    num_levels: PositiveInt = 2  #: F of a DANP.
-    #: Noise variance of its last level, where the outputs have variance 1.
-    final_variance: Beta = 0.3
+    model: Model = "danp"
+    num_levels: PositiveInt | None = None  #: F of a DANP; 2 if left out.
+    #: Noise variance of its last level, where the outputs have variance 1; 0.3 if left out.
+    final_variance: Beta | None = None
     #: Targets lie among the context (``"random"``), or come after it (``"forecast"``).
-    tasks: Literal["random", "forecast"] = "random"
+    tasks: Tasks = "random"
     #: Most points of a context, in training and in use; chosen where left out, as ``num_targets``.
     max_context: PositiveInt | None = None
     num_targets: PositiveInt | None = None
     #: Fraction of the functions, or of the points of each series, to hold out.
     held_out: Annotated[float, Limit("> 0 and < 1", lambda value: 0 < value < 1)] = 0.2
     #: How it is chosen; see :func:`~danp_lib.fitting.records.divide`. If left out, by group where
-    #: there are groups, else by time.
+    #: there are groups, else by time. What is drawn at random depends on the seed, and on the order
+    #: in which the functions first appear in the table.
     hold_out_by: records.HoldOutBy | None = None
     #: Models to score on the same tasks, ``"convgnp"``, trained alike, and ``"gp"``, a Gaussian
     #: process fitted to the same functions.
-    compare: tuple[Literal["convgnp", "gp"], ...] = ("convgnp", "gp")
+    compare: tuple[Rival, ...] = ("convgnp", "gp")
     num_steps: PositiveInt = 6000
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, usual in (("num_levels", 2), ("final_variance", 0.3)):
+            if self.model == "danp":
+                object.__setattr__(self, name, getattr(self, name) or usual)
+            elif given := getattr(self, name):
+                raise ValueError(
+                    f"{name} is for a danp: a {self.model} has no levels, got {given}."
+                )
         if self.width is None and self.division != "group":
             why = f"hold_out_by {self.division!r} divides series that are cut into windows"
             if self.group is None:
@@ -88,23 +102,36 @@ class FitConfig(records.Columns):
 def fit(
     data: Any,
     *,
+    x: str = "x",
+    y: str = "y",
+    group: str | None = None,
+    own_start: bool = False,
+    width: float | str | None = None,
+    period: float | str | None = None,
+    model: Model = "danp",
+    num_levels: int | None = None,
+    final_variance: float | None = None,
+    tasks: Tasks = "random",
+    max_context: int | None = None,
+    num_targets: int | None = None,
+    held_out: float = 0.2,
+    hold_out_by: records.HoldOutBy | None = None,
+    compare: Sequence[Rival] = ("convgnp", "gp"),
+    num_steps: int = 6000,
+    seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
-    **options: Any,
 ) -> Fitted:
     """Train a model on functions in a long table, and score it on functions that it has not seen.
 
     The table, a CSV file with a header or a pandas DataFrame, has a row for each measurement. A
     :class:`~danp_lib.fitting.records.RecordsWarning` says where rows were left out, sorted or
-    averaged. The options are the fields of :class:`FitConfig`, such as
-    ``x="hour", y="demand", group="day"``. With a folder to keep the run in, the same call resumes
-    it after an :class:`Interrupted`.
+    averaged. The options are explained at :class:`~danp_lib.fitting.records.Columns` and
+    :class:`FitConfig`, but for two: with a ``folder`` to keep the run in, the same call resumes it
+    after an :class:`Interrupted`, and ``progress`` is shown in training.
     """
-    known = [field.name for field in fields(FitConfig)]
-    for name in options.keys() - known:
-        near = "".join(f"; is {n!r} meant?" for n in get_close_matches(name, known, n=1))
-        raise TypeError(f"fit has no option {name!r}{near or '.'} It has {', '.join(known)}.")
-    config = FitConfig(**options)
+    given = locals()
+    config = FitConfig(**{field.name: given[field.name] for field in fields(FitConfig)})
     place = None if folder is None else Path(folder)
     for_division, for_scores, for_process = spawn(torch.Generator().manual_seed(config.seed), 3)
     data = _read(data, config, for_division)
@@ -112,15 +139,7 @@ def fit(
     built.training_contexts = TrainingContexts.measure(
         built, data.seen, (0, data.max_context), num_targets=data.num_targets
     )
-    predictors: dict[str, Predict] = {config.model: partial(predict_as_used, built)}
-    if "convgnp" in config.compare and config.model != "convgnp":
-        rival = _trained("convgnp", data, place and place / "convgnp", progress)
-        predictors["convgnp"] = partial(predict_as_used, rival)
-    if "gp" in config.compare:
-        process = FittedGaussianProcess.fit(
-            data.seen.functions, own_mean=config.width is None, generator=for_process
-        )
-        predictors["gp"] = lambda task: process.predict(task.context, task.xt)
+    rivals = _rivals(data, place, progress, for_process)
     provenance = {
         "fit": to_dict(config),
         "training": to_dict(data.run),
@@ -128,11 +147,12 @@ def fit(
             "trained_on": data.seen.functions.batch_size,
             "held_out": data.unseen.functions.batch_size,
             "by": config.division,
+            **data.names,
         },
         **versions(),
     }
     scores = score_models(
-        predictors,
+        {config.model: partial(predict_as_used, built), **rivals},
         data.unseen,
         max_context=data.max_context,
         num_targets=data.num_targets,
@@ -152,6 +172,7 @@ class _Data:
     scaling: Scaling
     max_context: int
     num_targets: int
+    names: dict[str, list[str]]
     seen: Observations
     unseen: Observations
 
@@ -168,6 +189,8 @@ class _Data:
         if model != "danp":
             return base
         levels, variance = self.config.num_levels, self.config.final_variance
+        assert levels is not None
+        assert variance is not None
         return DANPConfig(
             base=base,
             num_levels=levels,
@@ -202,11 +225,14 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
     table = records.read_records(data, **columns)
     seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
+    names = _names(seen, unseen) if config.division == "group" else {}
     period = table.layout.in_units_of_x(config.period, "period")
     width = table.layout.in_units_of_x(config.width, "width")
     apart = seen.functions
     if width is not None:
-        apart = records.windows_of(seen, width, stride=width).functions
+        advice = _YEARS if seen.layout.dates and not isinstance(config.width, str) else ""
+        with naming("in what is trained on"):
+            apart = records.windows_of(seen, width, stride=width, advice=advice).functions
         points = apart.x.shape[1]
         if (every := math.ceil(int(seen.functions.mask.sum()) * points / _MOST_ENTRIES)) > 1:
             records.warn(
@@ -219,7 +245,7 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
         real = seen.functions.mask
         x, y = seen.absolute_inputs[real].flatten(), seen.functions.y[real].flatten()
         season = Season.fit(x, y, period)
-    context, targets = _sizes(apart.sizes, config.max_context, config.num_targets)
+    context, targets = _sizes(apart.sizes, config)
     tables = [usable(seen, season, context + targets)]
     if (count := int((apart.sizes >= context + targets).sum())) < FEW_FUNCTIONS:
         once = "" if width is None else ", windows that overlap counted once"
@@ -251,7 +277,13 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
     if not config.relative:
         _warn_of_short_functions(tasks[0], dates=seen.layout.dates)
-    return _Data(config, seen.layout, season, scaling, context, targets, *tasks)
+    return _Data(config, seen.layout, season, scaling, context, targets, names, *tasks)
+
+
+def _names(seen: records.Records, unseen: records.Records) -> dict[str, list[str]]:
+    """The names of the records in each part, but for those too many to be kept in a file."""
+    parts = {"trained_on_names": seen.names.tolist(), "held_out_names": unseen.names.tolist()}
+    return {key: names for key, names in parts.items() if sum(map(len, names)) <= _MOST_LETTERS}
 
 
 def _warn_of_short_functions(tasks: Observations, *, dates: bool) -> None:
@@ -260,12 +292,11 @@ def _warn_of_short_functions(tasks: Observations, *, dates: bool) -> None:
     spanned = f"the inputs of a function span {100.0 * span / whole:.2g} % of those of all"
     counted = "count them from each function's own first one, by own_start (--own-start)"
     if span * _FINEST < _FEWEST_CELLS:
-        records.warn(f"{spanned}, too little for a model's grid; {counted}.", stacklevel=4)
+        records.warn(f"{spanned}, too little for a model's grid; {counted}.")
     elif dates and span < _SHORT * whole:
         records.warn(
             f"{spanned}, so those of other dates will be off the model's domain; {counted}, or "
-            "give a column such as the day of the year.",
-            stacklevel=4,
+            "give a column such as the day of the year."
         )
 
 
@@ -284,8 +315,28 @@ def _trained(name: str, data: _Data, folder: Path | None, progress: bool) -> Neu
     return model
 
 
-def _sizes(sizes: Tensor, context: int | None, targets: int | None) -> tuple[int, int]:
+def _rivals(
+    data: _Data, folder: Path | None, progress: bool, generator: torch.Generator
+) -> dict[str, Predict]:
+    """What the model is compared with, trained on or fitted to the same functions."""
+    predictors: dict[str, Predict] = {}
+    if "convgnp" in data.config.compare and data.config.model != "convgnp":
+        network = _trained("convgnp", data, folder and folder / "convgnp", progress)
+        predictors["convgnp"] = partial(predict_as_used, network)
+    if "gp" in data.config.compare:
+        process = FittedGaussianProcess.fit(
+            data.seen.functions,
+            own_mean=data.config.width is None,
+            scaled=True,
+            generator=generator,
+        )
+        predictors["gp"] = lambda task: process.predict(task.context, task.xt)
+    return predictors
+
+
+def _sizes(sizes: Tensor, config: FitConfig) -> tuple[int, int]:
     """The largest context and the number of targets, for which most functions have the points."""
+    context, targets = config.max_context, config.num_targets
     sizes = sizes[sizes > 1] if (sizes > 1).any() else sizes  # one point is no task
     points = int(sizes.sort().values[len(sizes) - math.ceil(_SHARE_KEPT * len(sizes))])
     if targets is None:
@@ -296,5 +347,16 @@ def _sizes(sizes: Tensor, context: int | None, targets: int | None) -> tuple[int
         raise ValueError(
             f"functions must hold enough points for context and targets, {max(context, 1)} + "
             f"{max(targets, 1)}, but most hold {points}; give fewer, or a larger width."
+        )
+    chosen = [
+        n
+        for n, given in ((context, config.max_context), (targets, config.num_targets))
+        if given is None
+    ]
+    if min(chosen, default=2) < 2:
+        more = "functions with more points" if config.width is None else "a larger width"
+        records.warn(
+            f"most functions hold {points} points, so max_context is {context} and num_targets is "
+            f"{targets}; give {more}, or both numbers."
         )
     return context, targets

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +15,13 @@ from danp_lib._config import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    check_kind,
     from_dict,
     naming,
     to_dict,
 )
 from danp_lib.data.observations import stack
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.data.scaling import IDENTITY, Scaling, affine
 from danp_lib.fitting.records import Layout, warn
 from danp_lib.models.base import NeuralProcess, Predictive
@@ -95,12 +95,14 @@ class HeldOutScore(Configuration):
     behind_ci95: NonNegativeFloat | None = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fitted:
     """What :func:`~danp_lib.fitting.fit.fit` returns, and how it was made.
 
     The model has its own units, which ``scaling`` and ``season`` take those of the data to. Scores
-    are by model: this one first, then those compared with it.
+    are by model: this one first, then those compared with it. Where whole functions were held out,
+    ``provenance["functions"]`` has ``held_out_names`` and ``trained_on_names``, as far as they are
+    not too many to be kept.
     """
 
     model: NeuralProcess
@@ -109,6 +111,12 @@ class Fitted:
     season: Season | None = None
     scores: dict[str, HeldOutScore] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(filter(None, (self.layout.x, self.layout.y, self.layout.group)))
+        nats = (f"{name} {score.log_likelihood:.3f}" for name, score in self.scores.items())
+        held_out = f", nats per target held out: {', '.join(nats)}" if self.scores else ""
+        return f"Fitted({self.model.name}, columns {columns}, inputs {self.rule}{held_out})"
 
     def predict(
         self,
@@ -133,7 +141,8 @@ class Fitted:
         check_kind(Tensor, x=x)
         check_kind(PointSet, context=context)
         x = x.reshape(1, -1, 1) if x.ndim == 1 else x
-        if x.ndim != 3 or len({context.batch_size, len(x)} - {1}) > 1:
+        sizes = {context.batch_size, *x.shape[:1]}
+        if x.ndim != 3 or len(sizes - {1}) > 1 or 0 in sizes:
             raise ValueError(
                 "x must have shape (points,) or (functions, points, 1), for as many functions as "
                 f"the context or for 1, got {tuple(x.shape)} with {context.batch_size} contexts."
@@ -186,6 +195,8 @@ class Fitted:
         finest = float(torch.tensor(self.scaling.x_unit).min())
         cell = finest * (self.model.grid_spacing or 1e-3 * min(self.model.domain.width))
         for name, x in inputs.items():
+            if x.is_complex() or x.dtype == torch.bool:
+                raise ValueError(f"{name} must hold real numbers, got {x.dtype}.")
             # What is off the domain, or infinite, is refused for that.
             if not x.is_floating_point() or x.dtype == torch.float64 or not x.numel():
                 continue
@@ -222,11 +233,10 @@ class Fitted:
             return
         latest = context.x.masked_fill(~context.mask.unsqueeze(-1), -float("inf")).amax(dim=1)
         if count := int((x < latest.unsqueeze(1)).sum()):
-            warnings.warn(
+            warn(
                 f"the model was trained to predict what follows the context, but {count} of the "
                 "inputs asked for lie before its last point.",
                 ContextWarning,
-                stacklevel=3,
             )
 
     def to_model(self, points: PointSet, start: Tensor | float = 0.0) -> PointSet:
@@ -277,8 +287,10 @@ def load_fitted(path: str | os.PathLike[str], *, device: torch.device | str = "c
     stored = {key: value for key in kinds if (value := said.pop(key, None))}
     said.pop("contexts", None)  # which the model has
     # JSON has sorted the names; the model itself comes first.
-    scores = sorted((said.pop("held_out", None) or {}).items(), key=lambda s: s[0] != model.name)
     with naming(path, checkpoint.CheckpointError):
+        check_kind(dict, held_out=(scored := said.pop("held_out", None) or {}))
+        check_kind(dict, fit=said.get("fit") or {})
+        scores = sorted(scored.items(), key=lambda s: s[0] != model.name)
         own = {key: from_dict(kinds[key], value, name=key) for key, value in stored.items()}
         held_out = {k: from_dict(HeldOutScore, v, name=f"held_out.{k}") for k, v in scores}
     return Fitted(model, scores=held_out, provenance=said, **own)

@@ -46,15 +46,23 @@ class FittedGaussianProcess:
 
     @classmethod
     def fit(
-        cls, table: PointSet, *, own_mean: bool, generator: torch.Generator
+        cls,
+        table: PointSet,
+        *,
+        own_mean: bool,
+        scaled: bool = False,
+        generator: torch.Generator,
     ) -> FittedGaussianProcess:
         """The best of four kernels, on at most 200 functions ``(functions, points, 1)``.
 
         With ``own_mean``, the mean depends on the input, as it does where all functions start at
         the same phase; it is zero else. The generator picks functions and points. A
-        :class:`~danp_lib.fitting.records.RecordsWarning` says where a scale lies on a bound.
+        :class:`~danp_lib.fitting.records.RecordsWarning` says where a scale lies on a bound, and
+        what that means for a table that is ``scaled``, to standard deviations near 1.
         """
         x, y = table.x[table.mask].flatten().double(), table.y[table.mask].flatten().double()
+        if not len(x):
+            raise ValueError("table must hold a point, got none.")
         knots = torch.linspace(float(x.min()), float(x.max()), 97, dtype=torch.float64)
         mean = _smoothed(knots, x, y) if own_mean else torch.zeros_like(knots)
         some = table[torch.randperm(table.batch_size, generator=generator)[:MOST_FUNCTIONS]]
@@ -65,7 +73,7 @@ class FittedGaussianProcess:
         _, smoothness, scales = max(
             _maximize(smoothness, at, values, mask) for smoothness in (0.5, 1.5, 2.5, math.inf)
         )
-        _warn_of_bounds(scales)
+        _warn_of_bounds(scales, scaled=scaled)
         return cls(smoothness, scales, knots, mean)
 
     def predict(self, context: PointSet, xt: Tensor) -> LowRankNormal:
@@ -115,15 +123,21 @@ def _maximize(
     return -closure().item(), smoothness, (amplitude, length, noise)
 
 
-def _warn_of_bounds(scales: Sequence[float]) -> None:
+def _warn_of_bounds(scales: Sequence[float], *, scaled: bool) -> None:
     low, high = map(math.exp, _BOUNDS)
     named = (("amplitude", "outputs"), ("length scale", "inputs"), ("noise", "outputs"))
     for (name, part), scale in zip(named, scales, strict=True):
         # Outputs without noise reach the lower bound: it keeps covariances invertible.
         if math.isclose(scale, high) or (name != "noise" and math.isclose(scale, low)):
+            like = "almost flat over a record" if math.isclose(scale, high) else "as rough as noise"
+            meaning = f": it takes functions to be {like}. There is nothing to do"
+            advice = (
+                ", so that it may fit badly: "
+                f"scale the {part} to a standard deviation near 1, without a trend"
+            )
             warn(
-                f"the {name} of the Gaussian process lies on its bound {scale:.3g}, so that it may "
-                f"fit badly: scale the {part} to a standard deviation near 1, without a trend."
+                f"the {name} of the Gaussian process lies on its bound {scale:.3g}"
+                f"{meaning if scaled else advice}."
             )
 
 

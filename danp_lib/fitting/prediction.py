@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,15 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from danp_lib._config import Seed, check_at_least, checked
+from danp_lib._config import Seed, check_at_least, check_kind, checked
 from danp_lib.data import tables
-from danp_lib.data.points import PointSet, check_kind
+from danp_lib.data.points import PointSet
 from danp_lib.fitting.fitted import Fitted
-from danp_lib.fitting.records import Layout, warn
+from danp_lib.fitting.records import Layout, RecordsWarning, warn
 from danp_lib.inference.autoregressive import ar_sample
 from danp_lib.models.contexts import ContextWarning
 
 _MOST_COMPLAINTS = 3
+_COMPLAINTS: dict[type[Warning], str] = {
+    ContextWarning: "unlike training",
+    RecordsWarning: "with points at the input of another",
+}
+"""Kinds of warnings about contexts, and what further ones are said to be."""
+
 AT_ONCE = 1000
 """Inputs predicted at once; a DANP's mixture takes 2 KB for each and each sample at rank 64."""
 
@@ -36,7 +43,7 @@ def predict_table(
     group: str | None = None,
     start: Any = None,
     num_samples: int = 256,
-    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    quantiles: Sequence[float] | NDArray[np.floating] = (0.05, 0.5, 0.95),
     samples: int = 0,
     seed: int = 0,
 ) -> Any:
@@ -86,36 +93,34 @@ def predict_table(
     given = given.dropna(subset="y")
     options["start"] = None if start is None else _read_start(start, dates=layout.dates)
     parts: list[Any] = []
-    unlike: list[str] = []
+    counts: Counter[type[Warning]] = Counter()
     for name in names:
         # Rows that name no function are of every one.
         known, wanted = (t[t["group"] == name] if "group" in t else t for t in (given, asked))
         where = f"{source}" if name is None else f"{source}, {group} {name}"
         random = _stream(seed, name)
-        with _naming_warnings(where, unlike):
+        with _naming_warnings(where, counts):
             columns = _predict(fitted, known, wanted, x, where, generator=random, **options)
-        labels: dict[Any, Any] = {} if name is None else {group: name}
-        labels[x] = wanted["label"]
-        parts.append(pandas.DataFrame({**labels, **columns}, index=wanted.index))
-    if (more := len(unlike) - _MOST_COMPLAINTS) > 0:
-        warnings.warn(f"further contexts unlike training: {more}.", ContextWarning, stacklevel=2)
+        own: dict[Any, Any] = {} if name is None else {group: name}
+        parts.append(pandas.DataFrame({**own, x: wanted["label"], **columns}, index=wanted.index))
+    for kind, what in _COMPLAINTS.items():
+        if (more := counts[kind] - _MOST_COMPLAINTS) > 0:
+            warn(f"further contexts {what}: {more}.", kind)
     result = pandas.concat(parts)
     return (result.sort_index() if "group" in asked else result).reset_index(drop=True)
 
 
 @contextmanager
-def _naming_warnings(where: str, unlike: list[str]) -> Iterator[None]:
-    """Warn of a context unlike training with its function, which is noted, while they are few."""
+def _naming_warnings(where: str, counts: Counter[type[Warning]]) -> Iterator[None]:
+    """Count warnings, and give the first few of each kind, of contexts with their function."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ContextWarning)
         yield
     for one in said:
-        if not issubclass(one.category, ContextWarning):
-            warnings.warn(one.message, one.category, stacklevel=4)
-            continue
-        unlike.append(where)
-        if len(unlike) <= _MOST_COMPLAINTS:
-            warnings.warn(f"{where}: {one.message}", one.category, stacklevel=4)
+        counts[one.category] += 1
+        if counts[one.category] <= _MOST_COMPLAINTS or one.category not in _COMPLAINTS:
+            of = f"{where}: " if one.category is ContextWarning else ""
+            warn(f"{of}{one.message}", one.category)
 
 
 def _stream(seed: int, name: Any) -> torch.Generator:
@@ -127,12 +132,20 @@ def _stream(seed: int, name: Any) -> torch.Generator:
 
 
 def _checked_levels(
-    quantiles: Sequence[float], x: str, y: str, group: str | None, samples: int
+    quantiles: Sequence[float] | NDArray[np.floating],
+    x: str,
+    y: str,
+    group: str | None,
+    samples: int,
 ) -> tuple[float, ...]:
     """The quantiles' levels as Python's floats, by which columns of the result are named.
 
     Names of columns that would meet, also with those made for the result, are refused.
     """
+    if hasattr(quantiles, "tolist"):
+        quantiles = quantiles.tolist()
+    elif isinstance(quantiles, Sequence) and not isinstance(quantiles, str):
+        quantiles = list(quantiles)
     levels: tuple[float, ...] = checked(tuple[float, ...], quantiles, "quantiles")
     if not all(0.0 < q < 1.0 for q in levels) or len(set(levels)) < len(levels):
         raise ValueError(f"quantiles must be different numbers in (0, 1), got {list(levels)}.")
@@ -171,7 +184,7 @@ def _read_rows(name: str, data: Any, columns: list[str], group: str | None, *, d
 
 
 def _read_start(start: Any, *, dates: bool) -> float:
-    cell = tables.import_pandas().Series([start], index=["--start"], name="start")
+    cell = tables.import_pandas().Series([start], index=["start"], name="it")
     return float(_read_inputs(cell, dates=dates)[0])
 
 
@@ -232,7 +245,7 @@ def _say_which(new: set[Any], known: Any, group: str, sources: Sequence[Any]) ->
         shown = ", ".join(sorted(as_text)[:3])
         which = f", since {context} has none of this {group}: {', '.join(sorted(map(str, new)))}"
         which += f"; it has {shown}{' and others' * (len(as_text) > 3)}" if as_text else ""
-    warn(f"{at}: predicted from no point{which}.", stacklevel=4)
+    warn(f"{at}: predicted from no point{which}.")
 
 
 def _predict(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from danp_lib import _warnings
 from danp_lib._config import Configuration, Limit, PositiveFloat, checked
 from danp_lib.data import tables
 from danp_lib.data.observations import cut_windows, stack
@@ -21,7 +21,11 @@ from danp_lib.data.points import PointSet
 HoldOutBy = Literal["group", "time", "blocks"]
 
 Duration = Annotated[
-    str, Limit("such as '48h' or '7 days'", lambda text: tables.years_of(text) > 0.0)
+    str,
+    Limit(
+        "such as '48h' or '7 days' (for dates a plain number counts in years)",
+        lambda text: tables.years_of(text) > 0.0,
+    ),
 ]
 Length = PositiveFloat | Duration
 """A length along x, a number in its units, or for dates a duration."""
@@ -42,9 +46,9 @@ class RecordsWarning(UserWarning):
     """Records could be used only after a change; the message says which."""
 
 
-def warn(message: str, *, stacklevel: int = 3) -> None:
-    """Give a :class:`RecordsWarning`, at a level that counts from the function that warns."""
-    warnings.warn(message, RecordsWarning, stacklevel=stacklevel + 1)
+def warn(message: str, kind: type[Warning] = RecordsWarning) -> None:
+    """Give a warning, of records if nothing else is said, that names the caller's line."""
+    _warnings.warn(message, kind)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,10 @@ class Layout(Columns):
             )
         return tables.years_of(length)
 
+    def length_in_words(self, length: float) -> str:
+        """A length along x, for dates in days."""
+        return f"{length * tables.DAYS_A_YEAR:.6g} days" if self.dates else f"{length:.6g}"
+
     def in_words(self, interval: tuple[float, float]) -> str:
         """An interval of years as dates, or where inputs count from a start, in days."""
         if self.relative:
@@ -107,19 +115,22 @@ class Layout(Columns):
 class Records:
     """Functions in the units of the data, ``(functions, points, 1)``, float64, their inputs rising.
 
-    From the inputs of each, ``starts``, ``(functions,)``, were subtracted.
+    From the inputs of each, ``starts``, ``(functions,)``, were subtracted. Their ``names``,
+    ``(functions,)``, are those in the column of groups as text; without one, ``0``.
     """
 
     functions: PointSet
     starts: Tensor
     layout: Layout
+    names: NDArray[np.str_]
 
     def __len__(self) -> int:
         return self.functions.batch_size
 
     def __getitem__(self, rows: Tensor) -> Records:
         """Some of the functions, by a mask or by their numbers."""
-        return replace(self, functions=self.functions[rows], starts=self.starts[rows])
+        names = self.names[rows.numpy()]
+        return Records(self.functions[rows], self.starts[rows], self.layout, names)
 
     @property
     def absolute_inputs(self) -> Tensor:
@@ -173,14 +184,18 @@ def read_records(
     changed = {
         "rows without an output were left out": (missing.sum(), ""),
         f"functions whose {x!r} did not increase were sorted": (unsorted, in_turn),
-        f"rows with the {x!r} of another of one function were averaged": (repeated, several),
+        f"rows with the {x!r} of another of one function were averaged": (
+            repeated,
+            f" So where inputs repeat, intervals are for means of as many.{several}",
+        ),
     }
     for message, (count, hint) in changed.items():
         if count:
-            warn(f"{message}: {count}.{hint}", stacklevel=2)
+            warn(f"{message}: {count}.{hint}")
     zoned = tables.has_zone(table[x]) if dates else None
     layout = Layout(x, y, group, own_start, dates=dates, zoned=zoned)
-    return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout)
+    known = np.array([str(name) for name, own in rows.items() if own])
+    return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout, known)
 
 
 def _warn_of_codes(
@@ -212,9 +227,14 @@ def _warn_of_codes(
 
 
 def windows_of(
-    records: Records, width: float, *, stride: float | None = None, quiet: bool = False
+    records: Records,
+    width: float,
+    *,
+    stride: float | None = None,
+    quiet: bool = False,
+    advice: str = "",
 ) -> Records:
-    """The windows of every series that holds one; a ``ValueError`` if none does.
+    """The windows of every series that holds one; a ``ValueError``, with ``advice``, if none does.
 
     A :class:`RecordsWarning` says how many do not, unless ``quiet``.
     """
@@ -223,14 +243,16 @@ def windows_of(
     for row, start in enumerate(records.starts):
         try:
             table, since = cut_windows(records.functions[row], width, stride=stride)
-            parts.append(Records(table, since + start, layout))
+            names = records.names[[row] * len(since)]
+            parts.append(Records(table, since + start, layout, names))
         except ValueError as error:
             problems.append(error)
     if not parts:
-        unit, hint = (
-            (" years", " Durations such as '48h' are understood.") if layout.dates else ("", "")
-        )
-        raise ValueError(f"no series holds a window of width {width}{unit}: {problems[-1]}{hint}")
+        longest = max(_span(records.functions[row]) for row in range(len(records)))
+        raise ValueError(
+            f"no series holds a window of width {layout.length_in_words(width)}; the longest spans "
+            f"{layout.length_in_words(longest)}.{advice}"
+        ) from problems[-1]
     if problems and not quiet:
         warn(f"series, or parts, that hold no window were left out: {len(problems)}.")
     return _joined(parts)
@@ -263,7 +285,7 @@ def divide(
     if (most := int(sizes.max())) < BLOCKS:
         raise ValueError(f"a series must hold {BLOCKS} points to be divided, got {most} at most.")
     if short := int((sizes < BLOCKS).sum()):
-        warn(f"series with fewer than {BLOCKS} points were left out: {short}.", stacklevel=2)
+        warn(f"series with fewer than {BLOCKS} points were left out: {short}.")
     for row in (sizes >= BLOCKS).nonzero().flatten().tolist():
         series = records[torch.tensor([row])]
         points = series.functions.compact()
@@ -281,6 +303,12 @@ def divide(
     return _joined(halves[0]), _joined(halves[1])
 
 
+def _span(series: PointSet) -> float:
+    """How long a series is, which ends a median spacing after its last point."""
+    x = series.x[series.mask].flatten()
+    return float(x[-1] - x[0] + x.diff().median()) if len(x) > 1 else 0.0
+
+
 def _share(fraction: float, count: int) -> int:
     """About a fraction of so many, one at least and not all."""
     return min(max(1, round(fraction * count)), count - 1)
@@ -294,5 +322,5 @@ def _some(count: int, fraction: float, generator: torch.Generator) -> Tensor:
 
 
 def _joined(parts: Sequence[Records]) -> Records:
-    functions = stack([part.functions for part in parts])
-    return Records(functions, torch.cat([part.starts for part in parts]), parts[0].layout)
+    functions, starts = stack([p.functions for p in parts]), torch.cat([p.starts for p in parts])
+    return Records(functions, starts, parts[0].layout, np.concatenate([p.names for p in parts]))

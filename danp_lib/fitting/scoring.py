@@ -1,17 +1,18 @@
 """Scores on functions that a model has not seen, in the units of the data."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from danp_lib._config import Seed, checked
+from danp_lib._config import Seed, check_kind, checked
 from danp_lib.data.observations import Observations
-from danp_lib.data.points import PointSet, Task, check_kind
+from danp_lib.data.points import PointSet, Task
 from danp_lib.distributions.scores import crps, in_central_interval
 from danp_lib.evaluation.score import mean_and_ci95
 from danp_lib.fitting.fitted import Fitted, HeldOutScore, Season
@@ -39,8 +40,9 @@ def score_records(
 
     The table is one that :func:`~danp_lib.fitting.fit.fit` takes, of functions that were not in the
     training; columns that are not named are those of the training. Series are cut into windows that
-    do not overlap. Points off the model's domain are left out; a
-    :class:`~danp_lib.fitting.records.RecordsWarning` says so. Raises a ``ValueError`` if the model
+    do not overlap. Points off the model's domain are left out, and functions with few points have
+    smaller contexts; a :class:`~danp_lib.fitting.records.RecordsWarning` says so, and where
+    functions have the names of some that were trained on. Raises a ``ValueError`` if the model
     is not of records, a cell cannot be read, or no input is in the model's domain.
     """
     check_kind(Fitted, fitted=fitted)
@@ -56,8 +58,15 @@ def score_records(
         kind = "dates" if layout.dates else "numbers"
         raise ValueError(f"the column {columns['x']!r} must hold {kind}, as in training.")
     layout.warn_of_zone(bool(table.layout.zoned), "the records")
+    again = set(table.names.tolist()) & set(said["functions"].get("trained_on_names", ()))
+    if again:
+        warn(
+            f"functions with the name of one trained on: {len(again)} of {len(table)}, such as "
+            f"{min(again)}; the score is too good if they are the same."
+        )
     if layout.width is not None:
-        table = windows_of(table, layout.width, stride=layout.width)
+        longer = " The width is that of the training; give longer records."
+        table = windows_of(table, layout.width, stride=layout.width, advice=longer)
     batch = said["training"]["batch"]
     sizes = {"max_context": batch["context_size"][1], "num_targets": batch["num_targets"]}
     points = table.functions
@@ -70,7 +79,11 @@ def score_records(
     if off := int((points.mask & ~inside).sum()):
         warn(f"points off the model's domain were left out: {off} of {int(points.mask.sum())}.")
         table = replace(table, functions=PointSet(points.x, points.y, inside).blanked())
-    functions = usable(table, fitted.season, sum(sizes.values()), fixed=True)
+    functions = usable(table, fitted.season, sizes["num_targets"], fixed=True)
+    needed = sum(sizes.values())
+    if short := int((functions.sizes < needed).sum()):
+        message = f"functions with fewer than {needed} points have smaller contexts: {short}"
+        warn(f"{message} of {functions.batch_size}.")
     scores = score_models(
         {"own": partial(predict_as_used, fitted.model)},
         Observations(table=fitted.scaling.apply(functions).blanked(), order=said["fit"]["tasks"]),
@@ -84,21 +97,31 @@ def score_records(
 def usable(part: Records, season: Season | None, needed: int, *, fixed: bool = False) -> PointSet:
     """The functions with enough points, without the season; a ``ValueError`` if there is none.
 
-    Sizes that are ``fixed``, those of a trained model, are not advised to be smaller.
+    A number that is ``fixed``, that of a trained model's targets, is not advised to be smaller.
     """
     enough = part.functions.sizes >= needed
     if not enough.any():
-        smaller = "give a smaller max_context or num_targets, or a larger width"
-        hint = ", as in training; give longer records" if fixed else f"; {smaller}"
-        raise ValueError(f"no function has the {needed} points of a context and its targets{hint}.")
+        what = "a context and its targets; give a smaller max_context or num_targets, or a larger"
+        what = "the targets, as in training; give longer records" if fixed else f"{what} width"
+        raise ValueError(f"no function has the {needed} points of {what}.")
     if short := int((~enough).sum()):
         message = f"functions with fewer than {needed} points were left out: {short} of"
         many = 4 * short > len(enough) and not fixed
         hint = " A smaller max_context or num_targets keeps more of them." if many else ""
-        # Between this function and the caller of fit there is one more.
-        warn(f"{message} {len(enough)}.{hint}", stacklevel=3 if fixed else 4)
+        warn(f"{message} {len(enough)}.{hint}")
     kept = part[enough]
     return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
+
+
+def _in_turn(*kinds: Tensor, generator: torch.Generator) -> Iterator[int]:
+    """The numbers of the functions in each mask, in random order, one mask after the other.
+
+    Each order is drawn once the one before has been used up, so that what is done with the first
+    functions does not depend on whether there are others.
+    """
+    for kind in kinds:
+        rows = kind.nonzero().flatten()
+        yield from rows[torch.randperm(len(rows), generator=generator)].tolist()
 
 
 @unchecked_contexts()
@@ -119,14 +142,17 @@ def score_models(
 ) -> dict[str, HeldOutScore]:
     """Scores of all on the same tasks: some of every function, or of :data:`MOST_SCORED` of them.
 
-    The functions are in the models' units, and ``y_unit`` is the data's length of such a unit.
+    Functions with too few points for the largest context come last, with as large a one as they
+    can have. The functions are in the models' units, and ``y_unit`` is the data's length of such a
+    unit.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
     table = functions.functions
-    for row in torch.randperm(table.batch_size, generator=generator)[:MOST_SCORED].tolist():
+    short = table.sizes < max_context + num_targets
+    for row in islice(_in_turn(~short, short, generator=generator), MOST_SCORED):
         task = Observations(table=table[row], order=functions.order).sample_task(
             TASKS_PER_FUNCTION,
-            context_size=(0, max_context),
+            context_size=(0, min(max_context, int(table.sizes[row]) - num_targets)),
             num_targets=num_targets,
             generator=generator,
         )

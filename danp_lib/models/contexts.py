@@ -9,7 +9,6 @@ like those of its training; noisy or contradictory ones it cannot.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from danp_lib._config import Configuration, NonNegativeFloat, PositiveInt
+from danp_lib._warnings import warn
 from danp_lib.data.generators import NoiseRange, TaskGenerator, noise_in_words
 from danp_lib.data.points import PointSet
 from danp_lib.distributions.gaussian import LowRankNormal
@@ -93,7 +93,7 @@ class TrainingContexts(Configuration):
     def warn(self, model: Any, context: PointSet) -> None:
         """Give a :class:`ContextWarning` of :meth:`complaint`, unless contexts go unchecked."""
         if _checking.get() and (complaint := self.complaint(model, context)):
-            warnings.warn(complaint, ContextWarning, stacklevel=4)  # from where predict is called
+            warn(complaint, ContextWarning)
 
     def complaint(self, model: Any, context: PointSet) -> str | None:
         """What is wrong with the first context of a batch that is unlike those of training."""

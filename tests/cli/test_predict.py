@@ -263,10 +263,10 @@ def test_predict_refuses_a_bad_file_by_its_line(
         (["--out", "a.csv/c.csv"], "a.csv"),
         (["--at", "missing.csv"], "'missing.csv'"),
         (["--start", "1"], "start is for a model whose inputs count from the start of a function"),
-        (["--start", "soon"], "--start: start must be a number"),
+        (["--start", "soon"], "start: it must be a number"),
         (
             ["--start", "2020-01-01"],
-            "--start: start must be a number, as the model's inputs are, got '2020-01-01'",
+            "start: it must be a number, as the model's inputs are, got '2020-01-01'",
         ),
     ],
 )

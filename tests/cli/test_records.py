@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 from danp_lib import PointSet, fit, load_fitted
 from danp_lib._config import to_dict
 from danp_lib.cli import records as records_command
+from danp_lib.cli import train as train_command
 from danp_lib.cli.main import app
 from danp_lib.data.points import Task
 from danp_lib.fitting.fit import Interrupted
@@ -87,6 +89,8 @@ def test_predict_answers_every_group_with_dates_as_python_does(trained: Path) ->
     assert [(row["station"], row["date"]) for row in rows] == [
         (station, date) for station in "ab" for date in ("2020-01-05", "2020-01-20")
     ]
+    text = " ".join(danp("predict", "--help").stdout.split())
+    assert "the order of --at, or where that names no group, of one group after the other." in text
     fitted = load_fitted(trained / "m.safetensors")
     x = 2020.0 + torch.tensor([2.0, 8.0], dtype=torch.float64).reshape(1, -1, 1) / 365.2425
     x = x - x[0, 0, 0] + float(_years("2020-01-03"))
@@ -322,6 +326,20 @@ def seasonal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         progress=False,
     ).save(path)
     return path
+
+
+def test_the_card_says_that_windows_overlap(seasonal: Path) -> None:
+    row = r"\| Functions \| 1101 overlapping windows to train on, 14 held out by time \|"
+    assert re.search(row, danp("info", seasonal).stdout)
+
+
+def test_help_says_which_options_do_not_go_with_own_records() -> None:
+    text = " ".join(danp("train", "--help").stdout.split())
+    said = re.search(r"No (--[^.]*) goes with it\.", text)
+    assert said
+    spelled = {"compile_model": "compile", "max_minutes": "max-minutes"}
+    options = {f"--{spelled.get(name, name)}" for name in train_command._OF_RECIPES}
+    assert set(re.findall(r"--[\w-]+", said[1])) == options
 
 
 def test_evaluate_names_the_option_for_own_records(seasonal: Path) -> None:

@@ -220,7 +220,10 @@ class TestCsv:
 
     def test_what_pandas_reads_better_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_bytes("x,größe\n0,1\n".encode("latin-1"))
-        with pytest.raises(ValueError, match=r"UTF-8: .* Read it with pandas, naming its encoding"):
+        with pytest.raises(
+            ValueError,
+            match=r"UTF-8: .* naming its encoding.* compressed, unpack it",
+        ):
             from_csv(tmp_path / "a.csv", y="größe")
         frame = pd.DataFrame({"x;y": ["0;1"]})
         with pytest.raises(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +19,11 @@ import torch
 import danp_lib.fitting.fit as fitting
 from danp_lib import NoiseSchedule, PointSet, fit, load_fitted
 from danp_lib._config import to_dict
-from danp_lib.fitting.fit import Interrupted
+from danp_lib._random import spawn
+from danp_lib.fitting.fit import FitConfig, Interrupted
 from danp_lib.fitting.fitted import Season
 from danp_lib.fitting.gaussian_process import FittedGaussianProcess
+from danp_lib.fitting.prediction import predict_table
 from danp_lib.fitting.records import RecordsWarning
 from danp_lib.fitting.scoring import predict_as_used, score_records
 from danp_lib.storage.checkpoint import CheckpointError
@@ -67,7 +71,31 @@ def test_scores_stand_beside_those_of_others_on_the_same_functions(fitted: Any) 
     assert best.behind_ci95 is not None
     assert best.behind + best.behind_ci95 < 0.0
     assert 0.7 < best.coverage_90 <= 1.0
-    assert fitted.provenance["functions"] == {"trained_on": 56, "held_out": 14, "by": "group"}
+    functions = fitted.provenance["functions"]
+    counts = {"trained_on": 56, "held_out": 14, "by": "group"}
+    assert {key: functions[key] for key in counts} == counts
+
+
+def test_the_file_names_the_records_held_out(
+    fitted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted.save(tmp_path / "m.safetensors")
+    functions = load_fitted(tmp_path / "m.safetensors").provenance["functions"]
+    division, *_ = spawn(torch.Generator().manual_seed(0), 3)
+    held_out = torch.randperm(70, generator=division)[:14].sort().values
+    assert functions["held_out_names"] == [str(day) for day in held_out.tolist()]
+    others = {str(day) for day in range(70)} - set(functions["held_out_names"])
+    assert set(functions["trained_on_names"]) == others
+    # Nothing where parts of every record are held out, and no list that is too long for a file.
+    by_time = days().assign(
+        hour=lambda f: f["hour"] + 16.0 * (f["day"] % 10), day=lambda f: f["day"] // 10
+    )
+    parts = fit(by_time, **COLUMNS, width=16.0, hold_out_by="time", compare=(), **SHORTER)
+    assert parts.provenance["functions"].keys() == {"trained_on", "held_out", "by"}
+    monkeypatch.setattr(fitting, "_MOST_LETTERS", 50)
+    many = fit(days(), **COLUMNS, compare=(), **SHORTER).provenance["functions"]
+    assert "trained_on_names" not in many
+    assert many["held_out_names"] == functions["held_out_names"]
 
 
 def test_another_unit_changes_the_density_and_nothing_else(fitted: Any) -> None:
@@ -269,6 +297,48 @@ def test_long_series_are_cut_into_windows_that_fit_into_memory(
     assert some.provenance["functions"]["trained_on"] == 95
 
 
+@pytest.mark.parametrize(
+    ("width", "hint"),
+    [("48h", r"$"), (24.0, r" A plain number counts in years; durations such as '48h' are")],
+)
+def test_a_window_longer_than_the_series_is_told_of_years_where_they_were_meant(
+    width: Any, hint: str
+) -> None:
+    hours = pd.date_range("2020-01-01", periods=30, freq="h")
+    frame = pd.DataFrame({"x": hours, "y": np.arange(30.0)})
+    message = rf"^in what is trained on: .* width [\d.]+ days; the longest spans 1 days\.{hint}"
+    with pytest.raises(ValueError, match=message):
+        fit(frame, width=width, **SHORTER)
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [({}, "functions with more points"), ({"width": 2.0, "hold_out_by": "time"}, "a larger width")],
+)
+def test_sizes_that_teach_little_are_said_unless_they_were_asked_for(
+    options: dict[str, Any], more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(fitting, "_trained", stop)
+    frame = days() if options else days()[lambda f: f["hour"] < 2]
+    message = (
+        "most functions hold 2 points, so max_context is 1 and num_targets is 1; "
+        f"give {more}, or both numbers."
+    )
+    for sizes, said in (
+        ({}, 1),
+        ({"max_context": 1}, 1),
+        ({"max_context": 1, "num_targets": 1}, 0),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(Interrupted):
+                fit(frame, **{**COLUMNS, **options, **sizes})
+        assert [str(w.message) for w in caught].count(message) == said
+
+
 def test_dates_take_durations() -> None:
     hours = pd.date_range("2020-01-01", periods=480, freq="h")
     y = np.sin(np.arange(480) * np.pi / 12) + 0.1 * np.random.default_rng(0).normal(size=480)
@@ -398,6 +468,11 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
         ({"max_context": 10, "num_targets": 10}, "no function has the 20 points"),
         ({"max_context": 40}, "functions must hold enough points"),
         ({"num_levels": 0}, "num_levels must be .*>= 1"),
+        (
+            {"model": "convgnp", "num_levels": 2},
+            "^num_levels is for a danp: a convgnp has no levels, got 2",
+        ),
+        ({"model": "convcnp", "final_variance": 0.9}, "^final_variance is for a danp"),
         ({"y": "day"}, "columns must have different names, got hour, day, day"),
     ],
 )
@@ -439,9 +514,39 @@ def test_one_function_held_out_has_no_error_bars() -> None:
     assert {score.log_likelihood_ci95 for score in fitted.scores.values()} == {None}
 
 
-def test_an_unknown_option_is_named_beside_the_known_ones() -> None:
-    with pytest.raises(TypeError, match=r"no option 'steps'; is 'num_steps' meant\? It has x, y, "):
-        fit(days(), **COLUMNS, steps=3)
+def test_the_options_and_what_they_default_to_are_those_of_the_configuration() -> None:
+    _, *shown = inspect.signature(fit).parameters.values()
+    assert {one.kind for one in shown} == {inspect.Parameter.KEYWORD_ONLY}
+    configured = [(field.name, field.default) for field in fields(FitConfig)]
+    own = [("folder", None), ("progress", True)]
+    assert [(one.name, one.default) for one in shown] == configured + own
+    # Type checkers refuse these: mypy would complain of a comment that ignores nothing.
+    with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
+        fit(days(), steps=3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="num_steps must be an integer"):
+        fit(days(), num_steps="many")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"model must be .*got 'gpt'"):
+        fit(days(), model="gpt")  # type: ignore[arg-type]
+
+
+def test_the_process_on_a_bound_is_said_to_be_no_fault_of_the_table() -> None:
+    random = np.random.default_rng(0)
+    level, noise = random.normal(size=70), 0.1 * random.normal(size=70 * 16)
+    frame = days().assign(demand=lambda f: level[f["day"]] + noise)
+    with pytest.warns(RecordsWarning, match=r"process lies on its bound .* There is nothing to do"):
+        fit(frame, **COLUMNS, compare=("gp",), **SHORTER)
+
+
+def test_warnings_name_the_callers_line() -> None:
+    later = days(8).assign(day=lambda f: f["day"] + 100)
+    known = later.assign(demand=lambda f: f["demand"].where(f["hour"] % 2 == 0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        some = fit(pd.concat([days(49), days(5)])[3:], **COLUMNS, compare=("gp",), **SHORTER)
+        score_records(some, pd.concat([later, later])[5:])
+        predict_table(some, pd.concat([known, known]), later.assign(day=later["day"] + 1))
+    assert len({str(warning.message) for warning in caught}) > 7
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_functions_of_other_dates_are_said_to_be_off_the_domain() -> None:
@@ -454,7 +559,7 @@ def test_functions_of_other_dates_are_said_to_be_off_the_domain() -> None:
     with pytest.warns(RecordsWarning) as said:
         model = fit(dated(70), **more)
     assert any("so those of other dates will be off" in str(one.message) for one in said)
-    later = dated(8)
+    later = dated(8).assign(day=lambda f: f["day"] + 100)
     later["hour"] += pd.Timedelta(days=20 * 365)
     with pytest.raises(
         ValueError, match=r"none of the records does\. A model for other dates must"

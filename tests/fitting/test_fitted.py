@@ -77,6 +77,15 @@ def test_inputs_off_the_domain_are_refused_for_that(x: Tensor) -> None:
         fitted.predict(PointSet.empty(dtype=torch.float64), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool])
+def test_inputs_that_are_no_real_numbers_are_refused(dtype: torch.dtype) -> None:
+    fitted = Fitted(
+        seeded(ConvGNP, ConvNPConfig(channels=4, num_layers=2, rank=2), dtype=torch.float32)
+    )
+    with pytest.raises(ValueError, match=rf"^x must hold real numbers, got {dtype}\.$"):
+        fitted.predict(PointSet.empty(dtype=torch.float64), torch.zeros(3, dtype=dtype))
+
+
 def test_masked_inputs_may_be_off_the_domain() -> None:
     fitted = Fitted(
         seeded(ConvGNP, ConvNPConfig(channels=4, num_layers=2, rank=2), dtype=torch.float32)
@@ -138,6 +147,23 @@ def test_the_domain_of_dates_is_told_in_dates_or_days() -> None:
     rule = Fitted(model, since, Layout(dates=True, own_start=True)).rule
     assert rule == "lie in the model's domain [0, 2] days from the start of their function on"
     assert Fitted(model, since).rule.startswith("lie in the model's domain [0.0, 0.005475")
+
+
+def test_a_fitted_model_is_shown_in_a_line() -> None:
+    small = ConvNPConfig(points_per_unit=16, channels=4, num_layers=2, rank=2)
+    model = seeded(ConvGNP, small, dtype=torch.float32)
+    assert repr(Fitted(model)) == (
+        "Fitted(convgnp, columns x, y, inputs lie in the model's domain [-2.0, 2.0])"
+    )
+    scores = {
+        "convgnp": HeldOutScore(9, 0.5468, None, 0.1, 0.5, 0.9),
+        "gp": HeldOutScore(9, -0.19, None, 0.1, 0.5, 0.9, 0.74),
+    }
+    scaling = Scaling(x_offset=12.0, x_unit=6.0, y_offset=0.0, y_unit=1.0)
+    assert repr(Fitted(model, scaling, Layout("hour", "demand", "day"), scores=scores)) == (
+        "Fitted(convgnp, columns hour, demand, day, inputs lie in the model's domain [0.0, 24.0], "
+        "nats per target held out: convgnp 0.547, gp -0.190)"
+    )
 
 
 def test_a_forecast_of_what_lies_before_the_context_is_warned_of() -> None:

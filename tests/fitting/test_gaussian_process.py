@@ -99,6 +99,33 @@ def test_a_scale_on_its_bound_is_said(functions: PointSet, message: str) -> None
     assert any(re.match(message, str(one.message)) for one in said), [str(s.message) for s in said]
 
 
+@pytest.mark.parametrize(
+    ("functions", "like"),
+    [
+        (0.0 * waves().x + torch.arange(9.0)[:, None, None], "almost flat over a record"),
+        (waves(1e-4).y, "as rough as noise"),
+    ],
+)
+def test_a_scale_on_its_bound_is_no_fault_where_the_table_was_scaled(
+    functions: torch.Tensor, like: str
+) -> None:
+    with pytest.warns(RecordsWarning) as said:
+        FittedGaussianProcess.fit(
+            PointSet(waves().x, functions.double()), own_mean=False, scaled=True, generator=rng()
+        )
+    messages = [str(one.message) for one in said]
+    assert any(like in message for message in messages), messages
+    assert all(message.endswith("There is nothing to do.") for message in messages)
+
+
+@pytest.mark.parametrize(
+    "table", [PointSet.empty(0), PointSet.empty(3), waves().masked_where(False)]
+)
+def test_a_table_without_a_point_is_refused(table: PointSet) -> None:
+    with pytest.raises(ValueError, match=r"^table must hold a point, got none\.$"):
+        FittedGaussianProcess.fit(table, own_mean=True, generator=rng())
+
+
 def test_outputs_without_noise_are_no_reason_to_warn() -> None:
     fitted = FittedGaussianProcess.fit(waves(), own_mean=False, generator=rng())
     assert fitted.scales[2] == pytest.approx(math.exp(-5.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,10 @@ def test_a_table_holds_the_models_prediction(fitted: Fitted) -> None:
 
 def test_levels_may_be_numpys(fitted: Fitted) -> None:
     at = pd.DataFrame({"hour": [1.0]})
-    table = predict_table(fitted, days("a"), at, quantiles=tuple(np.array([0.1, 0.5])))
-    assert list(table) == ["station", "hour", "mean", "sd", "q0.1", "q0.5"]
+    levels = np.array([0.1, 0.5])
+    for some in (tuple(levels), levels, deque(levels), pd.Series(levels)):
+        table = predict_table(fitted, days("a"), at, quantiles=some)
+        assert list(table) == ["station", "hour", "mean", "sd", "q0.1", "q0.5"]
 
 
 def test_a_frame_and_its_file_give_the_same_table(fitted: Fitted, tmp_path: Path) -> None:
@@ -120,8 +123,8 @@ def test_dates_are_taken_and_given_back(dated: Fitted) -> None:
     other = predict_table(dated, text, pd.DataFrame({"day": day}), start="2020-01-01", **FEW)
     pd.testing.assert_frame_equal(other, table)
     for wrong, message in (
-        (2020.0, "start must be a date such as 1958-03-29, as the"),
-        ("soon", "start must be a number"),
+        (2020.0, "start: it must be a date such as 1958-03-29, as the"),
+        ("soon", "start: it must be a number"),
     ):
         with pytest.raises(ValueError, match=message):
             predict_table(dated, known, pd.DataFrame({"day": day}), start=wrong)
@@ -171,6 +174,18 @@ def test_contexts_unlike_training_are_counted(fitted: Fitted) -> None:
     assert len(messages) == 4
     assert messages[0].startswith("context, station a: the outputs of the context")
     assert messages[3] == "further contexts unlike training: 2."
+    assert {one.filename for one in said} == {__file__}
+
+
+def test_contexts_with_repeated_inputs_are_counted(fitted: Fitted) -> None:
+    twice = pd.concat([days(*"abcde"), days(*"abcde")])
+    with pytest.warns(RecordsWarning) as said:
+        predict_table(fitted, twice, pd.DataFrame({"hour": [1.0]}), num_samples=2)
+    messages = [str(one.message) for one in said]
+    assert messages == [
+        *(f"context, station {n}: points at the input of another were kept: 3." for n in "abc"),
+        "further contexts with points at the input of another: 2.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +208,8 @@ def test_contexts_unlike_training_are_counted(fitted: Fitted) -> None:
         ({"context": days("a").assign(level="high")}, "^context, row 0: level must be a finite"),
         ({"quantiles": (0.5, 1.0)}, r"quantiles must be different numbers in \(0, 1\)"),
         ({"quantiles": ("0.5",)}, r"quantiles\[0\] must be a finite number, got '0.5'"),
+        ({"quantiles": "0.5"}, r"^quantiles must be a list with a finite number in every place"),
+        ({"quantiles": np.array([[0.5]])}, r"^quantiles\[0\] must be a finite number, got \[0.5\]"),
         ({"samples": -1}, "samples must be >= 0"),
         ({"num_samples": 0}, "num_samples must be >= 1"),
         ({"seed": 0.5}, "seed must be"),

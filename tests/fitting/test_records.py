@@ -74,7 +74,8 @@ def test_what_is_changed_is_said() -> None:
 
 def test_outputs_at_one_input_are_averaged() -> None:
     frame = pd.DataFrame({"time": [0.0, 1.0, 1.0], "value": [0.0, 1.0, 3.0]})
-    with pytest.warns(RecordsWarning, match="averaged"):
+    message = r"averaged: 1\. So where inputs repeat, intervals are for means of as many\.$"
+    with pytest.warns(RecordsWarning, match=message):
         records = read_records(frame, x="time", y="value")
     assert records.functions.y.flatten().tolist() == [0.0, 2.0]
 
@@ -144,8 +145,9 @@ def test_too_little_to_divide_is_refused() -> None:
     for fraction in (0.0, 1.0):
         with pytest.raises(ValueError, match=rf"held_out must be in \(0, 1\), got {fraction}"):
             divide(one, fraction, "time", generator=generator())
-    with pytest.raises(ValueError, match="no series holds a window of width 50"):
-        windows_of(one, 50.0)
+    message = r"^no series holds a window of width 50; the longest spans 3\. Advice\.$"
+    with pytest.raises(ValueError, match=message):
+        windows_of(one, 50.0, advice=" Advice.")
 
 
 def test_series_shorter_than_a_window_are_counted() -> None:
@@ -187,11 +189,14 @@ def test_a_division_by_something_else_is_refused() -> None:
         divide(table, 0.2, "year", generator=torch.Generator())  # type: ignore[arg-type]
 
 
-def test_a_window_of_dates_is_in_years() -> None:
+def test_a_window_of_dates_that_is_too_long_is_said_in_days() -> None:
     dates = pd.date_range("2020-01-01", periods=48, freq="h")
     table = read_records(pd.DataFrame({"x": dates, "y": 0.0}))
-    with pytest.raises(ValueError, match=r"window of width 24\.0 years: width must .* '48h'"):
-        windows_of(table, 24.0)
+    message = r"window of width 3 days; the longest spans 2 days\.$"
+    with pytest.raises(ValueError, match=message):
+        windows_of(table, 3 / 365.2425)
+    with pytest.raises(ValueError, match=r"the longest spans 0 days\.$"):
+        windows_of(read_records(pd.DataFrame({"x": dates[:1], "y": 0.0})), 1.0)
 
 
 def test_lengths_along_dates_may_be_durations() -> None:
@@ -207,7 +212,9 @@ def test_lengths_along_dates_may_be_durations() -> None:
 
 @pytest.mark.parametrize("width", ["1 month", "48", "", "-2h", "NaT", 0.0, -3.0])
 def test_what_is_no_length_is_refused(width: object) -> None:
-    with pytest.raises(ValueError, match=r"^width must be .*'48h' or '7 days'"):
+    with pytest.raises(
+        ValueError, match=r"^width must be .*'7 days' \(for dates a plain number .* years\)"
+    ):
         Columns(width=width)  # type: ignore[arg-type]
 
 
@@ -247,7 +254,7 @@ def test_inputs_without_their_times_of_day_are_suspected() -> None:
     frame = table(1, 12)
     frame["time"] = frame["time"].rank() // 4
     with pytest.warns(
-        RecordsWarning, match=r"averaged: 8\. Is a part of the input, .* names another"
+        RecordsWarning, match=r"averaged: 8\. .* Is a part of the input, .* names another"
     ):
         read_records(frame, x="time", y="value")
 
@@ -278,7 +285,7 @@ def test_functions_that_another_column_tells_apart_are_suspected() -> None:
     frame = pd.concat([table(), table().assign(time=lambda f: f["time"] + 0.5)])
     with pytest.warns(RecordsWarning) as said:
         read_records(frame, **COLUMNS)
-    assert "averaged: 60. Does another column, such as the year," in str(said[-1].message)
+    assert "of as many. Does another column, such as the year," in str(said[-1].message)
     with pytest.warns(RecordsWarning) as said:
         read_records(pd.concat([table(), table()[:1]]), **COLUMNS)
-    assert str(said[-1].message).endswith("were averaged: 1.")
+    assert str(said[-1].message).endswith("for means of as many.")

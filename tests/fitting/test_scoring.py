@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from danp_lib import PointSet, fit, load_fitted
 from danp_lib.data.observations import Observations
+from danp_lib.data.points import Task
+from danp_lib.fitting import scoring
 from danp_lib.fitting.fitted import Fitted
 from danp_lib.fitting.records import RecordsWarning, read_records
 from danp_lib.fitting.scoring import SCORING_SAMPLES, TASKS_PER_FUNCTION, score_records
@@ -27,7 +30,8 @@ def days(count: int, *, seed: int, shift: float = 0.0) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     hour = np.arange(16.0)
     y = 20.0 + 5.0 * np.sin(hour / 2 + random.uniform(0, 2 * np.pi, (count, 1))) + shift
-    columns = {"day": np.repeat(np.arange(count), 16), "hour": np.tile(hour, count)}
+    names = 1000 * seed + np.arange(count)
+    columns = {"day": np.repeat(names, 16), "hour": np.tile(hour, count)}
     return pd.DataFrame(columns | {"demand": y.ravel()})
 
 
@@ -73,16 +77,67 @@ def test_what_a_model_has_not_seen_the_like_of_scores_less(fitted: Fitted, tmp_p
 def test_functions_that_are_too_short_are_counted_without_advice(fitted: Fitted) -> None:
     later = days(4, seed=1)
     with pytest.warns(RecordsWarning) as said:
-        score = score_records(fitted, later[(later["day"] > 1) | (later["hour"] < 5)])
+        score = score_records(fitted, later[(later["day"] > 1001) | (later["hour"] < 5)])
     assert score.num_functions == 2
     (message,) = (str(warning.message) for warning in said)
-    assert message == "functions with fewer than 16 points were left out: 2 of 4."
+    assert message == "functions with fewer than 8 points were left out: 2 of 4."
     assert said[0].filename == __file__
+
+
+@pytest.mark.parametrize("tasks", ["random", "forecast"])
+def test_a_function_with_few_points_has_a_smaller_context_and_changes_no_other(
+    fitted: Fitted, monkeypatch: pytest.MonkeyPatch, tasks: str
+) -> None:
+    dealt: list[Task] = []
+    real = scoring.predict_as_used
+
+    def noted(model: Any, task: Task) -> Any:
+        dealt.append(task)
+        return real(model, task)
+
+    monkeypatch.setattr(scoring, "predict_as_used", noted)
+    model = replace(fitted, provenance=fitted.provenance | {"fit": {"tasks": tasks}})
+    later = days(6, seed=1)
+    whole = later["day"] % 1000 > 1
+    score_records(model, later[whole])
+    few = (later["day"] == 1000) & (later["hour"] < 8) | (later["day"] == 1001) & (
+        later["hour"] > 4
+    )
+    with pytest.warns(RecordsWarning) as said:
+        score = score_records(model, later[whole | few])
+    (message,) = (str(warning.message) for warning in said)
+    assert message == "functions with fewer than 16 points have smaller contexts: 2 of 6."
+    assert score.num_functions == 6
+    others, first, last = dealt[:4], dealt[4:8], dealt[8:]
+    for one, other in zip(others, first, strict=True):
+        assert torch.equal(one.yt, other.yt)
+        assert torch.equal(one.context.mask, other.context.mask)
+    assert {task.context.num_points for task in last} == {0, 3}
+    assert all(task.yt.shape == (TASKS_PER_FUNCTION, 8, 1) for task in last)
+
+
+def test_a_record_without_its_first_value_can_be_scored(fitted: Fitted) -> None:
+    gap = days(5, seed=1).assign(demand=lambda f: f["demand"].where(f["hour"] > 0))
+    with pytest.warns(RecordsWarning) as said:
+        assert score_records(fitted, gap).num_functions == 5
+    assert str(said[-1].message).endswith("have smaller contexts: 5 of 5.")
+
+
+def test_records_that_were_trained_on_are_said_to_be(fitted: Fitted) -> None:
+    functions, every = fitted.provenance["functions"], days(70, seed=0)
+    again, held_out = (functions[key][:2] for key in ("trained_on_names", "held_out_names"))
+    some = every[every["day"].astype(str).isin(again + held_out)]
+    message = rf"trained on: 2 of 4, such as {min(again)}; the score is too good if they are the"
+    with pytest.warns(RecordsWarning, match=message):
+        score_records(fitted, some)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score_records(fitted, some[some["day"].astype(str).isin(held_out)])
 
 
 def test_points_off_the_domain_are_left_out_and_counted(fitted: Fitted) -> None:
     later = days(5, seed=1)
-    beyond = pd.DataFrame({"day": [0, 3], "hour": [16.5, -0.5], "demand": [0.0, 99.0]})
+    beyond = pd.DataFrame({"day": [1000, 1003], "hour": [16.5, -0.5], "demand": [0.0, 99.0]})
     with pytest.warns(RecordsWarning) as said:
         score = score_records(fitted, pd.concat([later, beyond]))
     messages = [str(one.message) for one in said]
@@ -100,6 +155,10 @@ def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
     series = pd.DataFrame({"x": time, "y": y})
     with pytest.warns(RecordsWarning, match="functions to train on"):
         model = fit(series[:360], width=2.0, period=1.0, model="convgnp", **SHORT)
+    with pytest.raises(
+        ValueError, match=r"width 2; the longest spans 1\. The width is that of the"
+    ):
+        score_records(model, series[-12:])
     later = score_records(model, series[360:])
     assert later.num_functions == 5
     assert later.log_likelihood == pytest.approx(model.scores["convgnp"].log_likelihood, abs=1.5)
@@ -114,7 +173,7 @@ def test_windows_of_a_later_series_are_scored_without_their_season() -> None:
         (lambda f: f.assign(hour=pd.to_datetime("2020-01-01")), "'hour' must hold numbers, as"),
         (
             lambda f: f[:3],
-            "^no function has the 16 points of a context and its targets, as in training; give",
+            "^no function has the 8 points of the targets, as in training; give longer records",
         ),
         (lambda f: f.drop(columns="day"), "must have the column 'day' once"),
     ],
@@ -140,6 +199,7 @@ def test_records_without_the_zone_of_the_training_are_said() -> None:
     model = fit(table, **columns, model="convgnp", **SHORT | {"num_steps": 4})
     assert model.layout.zoned is True
     assert model.rule.endswith("in UTC")
+    table["day"] += 100
     naive = table.assign(hour=table["hour"].dt.tz_localize(None))
     with pytest.warns(RecordsWarning) as said:
         score_records(model, naive)
