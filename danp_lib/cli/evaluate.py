@@ -172,7 +172,11 @@ def table(
         print(arguments.as_text(rows))
         return
     main = {d: {r: models[r] for r in MAIN_ROWS if r in models} for d, models in rows.items()}
-    print(render_table(rows if everything else main))
+    if everything:
+        print(render_table(rows))
+    else:
+        print(render_table(main))
+        print("danp table --all has more rows: models rolled out, trained longer, of other seeds.")
 
 
 def render(result: Evaluation) -> str:
@@ -215,8 +219,7 @@ paper, ours: average likelihood ± 1.96 standard errors over the tasks; nats: me
 log-likelihood per target; CRPS, 50 %, 90 %: of the marginals, and how many targets their
 central intervals hold; passes, seconds: U-Net passes and time for a task's likelihood,
 by a compiled network where the file of the result says so. The paper's one row of square
-waves most likely belongs to square-released: its code draws none of its text's, square.
-danp table --all has more rows: models rolled out, trained longer, of other seeds."""
+waves most likely belongs to square-released: its code draws none of its text's, square."""
 
 
 def render_table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

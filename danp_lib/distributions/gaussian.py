@@ -183,7 +183,7 @@ class LowRankNormal(OutputsDistribution):
         """Joint samples, ``(*sample_shape, *batch, points, 1)``, without gradients."""
         check_kind(torch.Generator, generator=generator)
         if self.loc.device.type == "cpu":  # a GPU would be waited for
-            self._check_finite()
+            self._check_finite(cov_factor=self.cov_factor)
         count = self.event_shape[0] + self.cov_factor.shape[-1]
         shape = (*sample_shape, *self.batch_shape, count, 1)
         device = generator.device
@@ -209,7 +209,7 @@ class LowRankNormal(OutputsDistribution):
             if not (inside := (level >= 0.0) & (level <= 1.0)).all():
                 wrong = level[~inside].flatten()[0]
                 raise ValueError(f"the level of a quantile must lie in [0, 1], got {wrong:g}.")
-            self._check_finite()
+            self._check_finite(cov_factor=self.cov_factor)
         return self.mean + self.stddev * torch.special.ndtri(level)
 
     def marginal(self, index: slice | Tensor) -> LowRankNormal:

@@ -233,6 +233,7 @@ class DANP(ConvNeuralProcess):
         self, num_samples: int, *, generator: torch.Generator, dtype: torch.dtype
     ) -> Tensor:
         """Uniform inputs for the levels 1 to F, ``(levels, samples, num_auxiliary, dim_x)``."""
+        check_kind(torch.Generator, generator=generator)
         shape = (self.num_levels, self.config.num_auxiliary, self.domain.dim_x)
         unit = draw_rows(torch.rand, num_samples, shape, generator=generator, dtype=dtype)
         return self.domain.from_unit(unit).transpose(0, 1)

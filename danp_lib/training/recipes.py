@@ -87,7 +87,7 @@ def build_model(name: str, config: Configuration, *, seed: int) -> NeuralProcess
     """A model of :data:`~danp_lib.models.registry.MODELS` with fresh weights of a seed."""
     check_choice("model", name, MODELS)
     check_config(name, config)
-    checked(Seed, seed, "seed")
+    seed = checked(Seed, seed, "seed")
     usual = torch.get_default_dtype()
     # PyTorch's layers draw their weights from the global generator only. torch.manual_seed would
     # seed that of every GPU too, which the fork does not put back.

@@ -266,7 +266,9 @@ class TestLowRankNormal:
         with pytest.raises(ValueError, match=r"^the covariance must be"):
             broken.log_prob(values(2))
 
-    @pytest.mark.parametrize(("part", "wrong"), [("loc", math.nan), ("cov_diag", -1.0)])
+    @pytest.mark.parametrize(
+        ("part", "wrong"), [("loc", math.nan), ("cov_diag", -1.0), ("cov_factor", math.inf)]
+    )
     def test_samples_and_quantiles_of_no_gaussian_are_refused(
         self, part: str, wrong: float
     ) -> None:

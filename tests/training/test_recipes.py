@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -154,6 +155,12 @@ def test_weights_do_not_depend_on_the_default_dtype() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(torch.equal(usual[key], value) for key, value in other.items())
+
+
+def test_a_seed_may_be_numpys() -> None:
+    one, other = (build_model("convgnp", ConvNPConfig(rank=2), seed=s) for s in (3, np.int64(3)))  # type: ignore[arg-type]
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("seed", [1.5, None, 2**70])
