@@ -152,12 +152,12 @@ def read_records(
     outputs = tables.read_outputs(table[y])
     _warn_of_codes(inputs, outputs, x, y, dates)
     parts, starts = [], []
-    missing = np.isnan(outputs)
     unsorted, falls, repeated = 0, 0, 0
     rows: dict[Any, list[int]] = {name: [] for name in names}
-    for row in np.flatnonzero(~missing).tolist():
+    for row in np.flatnonzero(~np.isnan(outputs)).tolist():
         rows[names[row]].append(row)
-    for own in filter(None, rows.values()):
+    rows = {name: own for name, own in rows.items() if own}
+    for own in rows.values():
         at, values = inputs[own], outputs[own]
         falls = int((np.diff(at) < 0.0).sum())
         unsorted += int(falls > 0)
@@ -169,32 +169,28 @@ def read_records(
         parts.append(PointSet(*points))
     if not parts:
         raise ValueError(f"column {y!r} must hold a number in some row, got none.")
-    in_turn, several = "", ""
-    if group is None and falls < 0.3 * len(outputs):  # and so neither shuffled nor reversed
-        in_turn = (
-            f" Places where it falls: {falls}. If several functions follow one another there, name "
-            "the column that tells them apart as group."
-        )
-    elif group is not None and repeated and unsorted > 0.5 * len(parts):
-        several = " Does another column, such as the year, tell functions apart, too?"
-    if repeated >= 0.5 * len(outputs):
-        several = " Is a part of the input, such as the time of day, in another column?"
-        if group is None:
-            several += " Or are there several functions, whose names another column holds?"
-    changed = {
-        "rows without an output were left out": (missing.sum(), ""),
-        f"functions whose {x!r} did not increase were sorted": (unsorted, in_turn),
-        f"rows with the {x!r} of another of one function were averaged": (
-            repeated,
-            f" So where inputs repeat, intervals are for means of as many.{several}",
-        ),
-    }
-    for message, (count, hint) in changed.items():
-        if count:
-            warn(f"{message}: {count}.{hint}")
+    if missing := int(np.isnan(outputs).sum()):
+        warn(f"rows without an output were left out: {missing}.")
+    if unsorted:
+        hint = ""
+        if group is None and falls < 0.3 * len(outputs):  # and so neither shuffled nor reversed
+            hint = (
+                f" Places where it falls: {falls}. If several functions follow one another there, "
+                "name the column that tells them apart as group."
+            )
+        warn(f"functions whose {x!r} did not increase were sorted: {unsorted}.{hint}")
+    if repeated:
+        hint = " So where inputs repeat, intervals are for means of as many."
+        if repeated >= 0.5 * len(outputs):
+            hint += " Is a part of the input, such as the time of day, in another column?"
+            if group is None:
+                hint += " Or are there several functions, whose names another column holds?"
+        elif group is not None and unsorted > 0.5 * len(parts):
+            hint += " Does another column, such as the year, tell functions apart, too?"
+        warn(f"rows with the {x!r} of another of one function were averaged: {repeated}.{hint}")
     zoned = tables.has_zone(table[x]) if dates else None
     layout = Layout(x, y, group, own_start, dates=dates, zoned=zoned)
-    known = np.array([str(name) for name, own in rows.items() if own])
+    known = np.array([str(name) for name in rows])
     return Records(stack(parts), torch.tensor(starts, dtype=torch.float64), layout, known)
 
 
