@@ -1,10 +1,10 @@
 """Scores on functions that a model has not seen, in the units of the data."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -84,14 +84,13 @@ def score_records(
     if short := int((functions.sizes < needed).sum()):
         message = f"functions with fewer than {needed} points have smaller contexts: {short}"
         warn(f"{message} of {functions.batch_size}.")
-    scores = score_models(
+    return score_models(
         {"own": partial(predict_as_used, fitted.model)},
         Observations(table=fitted.scaling.apply(functions).blanked(), order=said["fit"]["tasks"]),
         **sizes,
         y_unit=fitted.scaling.y_unit,
         generator=torch.Generator().manual_seed(seed),
-    )
-    return scores["own"]
+    )["own"]
 
 
 def usable(part: Records, season: Season | None, needed: int, *, fixed: bool = False) -> PointSet:
@@ -111,17 +110,6 @@ def usable(part: Records, season: Season | None, needed: int, *, fixed: bool = F
         warn(f"{message} {len(enough)}.{hint}")
     kept = part[enough]
     return kept.functions if season is None else season.remove(kept.functions, kept.absolute_inputs)
-
-
-def _in_turn(*kinds: Tensor, generator: torch.Generator) -> Iterator[int]:
-    """The numbers of the functions in each mask, in random order, one mask after the other.
-
-    Each order is drawn once the one before has been used up, so that what is done with the first
-    functions does not depend on whether there are others.
-    """
-    for kind in kinds:
-        rows = kind.nonzero().flatten()
-        yield from rows[torch.randperm(len(rows), generator=generator)].tolist()
 
 
 @unchecked_contexts()
@@ -149,7 +137,10 @@ def score_models(
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
     table = functions.functions
     short = table.sizes < max_context + num_targets
-    for row in islice(_in_turn(~short, short, generator=generator), MOST_SCORED):
+    kinds = (kind.nonzero().flatten() for kind in (~short, short))
+    # An order is drawn once the one before is used up, so that no task depends on what comes later.
+    orders = (kind[torch.randperm(len(kind), generator=generator)].tolist() for kind in kinds)
+    for row in islice(chain.from_iterable(orders), MOST_SCORED):
         task = Observations(table=table[row], order=functions.order).sample_task(
             TASKS_PER_FUNCTION,
             context_size=(0, min(max_context, int(table.sizes[row]) - num_targets)),
