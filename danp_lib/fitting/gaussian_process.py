@@ -46,12 +46,7 @@ class FittedGaussianProcess:
 
     @classmethod
     def fit(
-        cls,
-        table: PointSet,
-        *,
-        own_mean: bool,
-        scaled: bool = False,
-        generator: torch.Generator,
+        cls, table: PointSet, *, own_mean: bool, scaled: bool = False, generator: torch.Generator
     ) -> FittedGaussianProcess:
         """The best of four kernels, on at most 200 functions ``(functions, points, 1)``.
 
@@ -89,8 +84,7 @@ class FittedGaussianProcess:
         known = _with_noise(covariance(xc, xc), noise**2, context.mask)
         cross = covariance(xt, xc) * context.mask.unsqueeze(1)
         prior_c, prior_t = (_interpolate(x, self.mean_inputs, self.mean_outputs) for x in (xc, xt))
-        residual = context.y[..., 0].double() - prior_c
-        residual = residual.masked_fill(~context.mask, 0.0).unsqueeze(-1)
+        residual = (context.y[..., 0].double() - prior_c).unsqueeze(-1)
         root = torch.linalg.cholesky(known)
         mean = prior_t.unsqueeze(-1) + cross @ torch.cholesky_solve(residual, root)
         left = covariance(xt, xt) - cross @ torch.cholesky_solve(cross.mT, root)
@@ -127,18 +121,16 @@ def _warn_of_bounds(scales: Sequence[float], *, scaled: bool) -> None:
     low, high = map(math.exp, _BOUNDS)
     named = (("amplitude", "outputs"), ("length scale", "inputs"), ("noise", "outputs"))
     for (name, part), scale in zip(named, scales, strict=True):
+        at_most, at_least = math.isclose(scale, high), math.isclose(scale, low)
         # Outputs without noise reach the lower bound: it keeps covariances invertible.
-        if math.isclose(scale, high) or (name != "noise" and math.isclose(scale, low)):
-            like = "almost flat over a record" if math.isclose(scale, high) else "as rough as noise"
-            meaning = f": it takes functions to be {like}. There is nothing to do"
-            advice = (
-                ", so that it may fit badly: "
-                f"scale the {part} to a standard deviation near 1, without a trend"
-            )
-            warn(
-                f"the {name} of the Gaussian process lies on its bound {scale:.3g}"
-                f"{meaning if scaled else advice}."
-            )
+        if at_most or (at_least and name != "noise"):
+            message = f"the {name} of the Gaussian process lies on its bound {scale:.3g}"
+            if scaled:
+                like = "almost flat over a record" if at_most else "as rough as noise"
+                warn(f"{message}: it takes functions to be {like}. There is nothing to do.")
+            else:
+                advice = f"scale the {part} to a standard deviation near 1, without a trend"
+                warn(f"{message}, so that it may fit badly: {advice}.")
 
 
 def _with_noise(covariance: Tensor, noise: Tensor | float, mask: Tensor) -> Tensor:
