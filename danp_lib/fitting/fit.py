@@ -85,13 +85,11 @@ class FitConfig(records.Columns):
                 )
         if self.width is None and self.division != "group":
             why = f"hold_out_by {self.division!r} divides series that are cut into windows"
+            way = "leave hold_out_by out"
             if self.group is None:
                 why = "without a group all rows are one series"
-            other = "name the column that tells functions apart as group"
-            raise ValueError(
-                f"{why}: give the width of a window, such as 2.5 or '48h', or "
-                f"{other if self.group is None else 'leave hold_out_by out'}."
-            )
+                way = "name the column that tells functions apart as group"
+            raise ValueError(f"{why}: give the width of a window, such as 2.5 or '48h', or {way}.")
 
     @property
     def division(self) -> records.HoldOutBy:
@@ -348,12 +346,8 @@ def _sizes(sizes: Tensor, config: FitConfig) -> tuple[int, int]:
             f"functions must hold enough points for context and targets, {max(context, 1)} + "
             f"{max(targets, 1)}, but most hold {points}; give fewer, or a larger width."
         )
-    chosen = [
-        n
-        for n, given in ((context, config.max_context), (targets, config.num_targets))
-        if given is None
-    ]
-    if min(chosen, default=2) < 2:
+    of_both = ((context, config.max_context), (targets, config.num_targets))
+    if any(given is None and number < 2 for number, given in of_both):
         more = "functions with more points" if config.width is None else "a larger width"
         records.warn(
             f"most functions hold {points} points, so max_context is {context} and num_targets is "
