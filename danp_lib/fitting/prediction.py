@@ -132,11 +132,7 @@ def _stream(seed: int, name: Any) -> torch.Generator:
 
 
 def _checked_levels(
-    quantiles: Sequence[float] | NDArray[np.floating],
-    x: str,
-    y: str,
-    group: str | None,
-    samples: int,
+    quantiles: Any, x: str, y: str, group: str | None, samples: int
 ) -> tuple[float, ...]:
     """The quantiles' levels as Python's floats, by which columns of the result are named.
 
