@@ -1,10 +1,10 @@
 """``danp train``: a recipe, or records of one's own, run to a checkpoint with its card."""
 
-import itertools
 import shlex
 import sys
 import time
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from typer import Context, Exit, Option
 from danp_lib._config import PositiveFloat, checked, to_dict
 from danp_lib.cli.arguments import Data, Dataset, Device, Group, Seed, XColumn, YColumn, start_run
 from danp_lib.cli.records import run_records
-from danp_lib.fitting.fit import Interrupted
+from danp_lib.fitting.fit import FitConfig, Interrupted
 from danp_lib.models.contexts import CONTEXTS_PER_RANGE, TrainingContexts
 from danp_lib.models.convnp import count_parameters
 from danp_lib.storage.card import make_card, write_card
@@ -22,10 +22,8 @@ from danp_lib.storage.origin import commit, hardware, versions
 from danp_lib.training import loop, recipes
 
 _OF_RECIPES = {"dataset", "recipe", "max_minutes", "device", "compile_model", "snapshots"}
-_OF_RECORDS = {
-    *("data", "x", "y", "group", "own_start", "width", "period", "tasks", "max_context"),
-    *("num_targets", "held_out", "hold_out_by"),
-}
+_OF_BOTH = {"model", "num_steps", "seed", "num_levels"}  # beside out and threads
+_OF_RECORDS = {"data", *(field.name for field in fields(FitConfig))} - _OF_BOTH
 _OUT = Option(
     help="A folder for the run and its checkpoint; or the checkpoint itself, such as "
     "a/m.safetensors, with the run in a/m.run."
@@ -172,14 +170,14 @@ def run_recipe(
         "device": None if device == "cpu" else device,
         "out": path.name,
     }
-    given = [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
+    given = [f"--{k} {shlex.quote(str(v))}" for k, v in options.items() if v is not None]
     flags = ["--compile"] * compile_model
     provenance = {
         "recipe": recipe,
         "training": to_dict(run),
         "steps": last["step"],
         "kept_step": kept,
-        "command": shlex.join(["danp", "train", *itertools.chain(*given), *flags]),
+        "command": " ".join(["danp train", *given, *flags]),
         **versions(),
     }
     save_checkpoint(path, model, task_generator=prior, provenance=provenance)
