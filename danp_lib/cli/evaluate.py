@@ -170,11 +170,10 @@ def table(
     rows = benchmark_table()
     if as_json:
         print(arguments.as_text(rows))
-        return
-    main = {d: {r: models[r] for r in MAIN_ROWS if r in models} for d, models in rows.items()}
-    if everything:
+    elif everything:
         print(render_table(rows))
     else:
+        main = {d: {r: models[r] for r in MAIN_ROWS if r in models} for d, models in rows.items()}
         print(render_table(main))
         print("danp table --all has more rows: models rolled out, trained longer, of other seeds.")
 
