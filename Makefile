@@ -43,7 +43,7 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-
 
 .DEFAULT_GOAL := help
 .PHONY: help book test thorough quick portable margins outputs browser reproduce style lint unit chapters \
-	install clean distclean
+	install clean distclean tests benchmarks workflow scripts results checkpoints
 
 help:
 	@echo "make book       build the book; it says where to open the result"
@@ -122,16 +122,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || { echo "No Python 3.11 or newer with the venv module was found:" \
 		"install one (on Debian and Ubuntu: apt install python3 python3-venv)" \
 		"or name it, as in: make book PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@$(PYTHON) scripts/preflight.py
+	@"$(PYTHON)" scripts/preflight.py
 	@echo "Installing into .venv (once; a few minutes)"
-	@.venv/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@.venv/bin/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
 	@: > .venv/install.log
 	@( if [ -n "$$TORCH_BACKEND" ]; then \
 		$(PIP) install --constraint constraints.txt uv && \
 		.venv/bin/uv pip install --python .venv/bin/python --torch-backend="$$TORCH_BACKEND" $(TORCH); \
 	fi && $(PIP) install --constraint constraints.txt --editable '.[book,test,lint]' ) \
-		|| { $(PYTHON) scripts/preflight.py --after-failure; exit 1; }
+		|| { "$(PYTHON)" scripts/preflight.py --after-failure; exit 1; }
 	@touch $@
+
+# Folders of these names would pass for targets that are up to date.
+tests benchmarks workflow scripts results checkpoints:
+	@echo "There is no target $@; make help lists those there are." >&2; exit 1
 
 clean:
 	rm -rf book/_build build dist reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -63,6 +63,8 @@ def main(folder: Path, checkpoint: Path) -> None:
     """Score what is new of a run."""
     target = Path("results") / f"{checkpoint.stem}-curve.json"
     stored = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
+    if stored.get("weights", sha256(checkpoint)) != sha256(checkpoint):
+        sys.exit(f"{target} is of other weights than {checkpoint}: remove it to start anew.")
     curve = stored.get("curve", [])
     known = {entry["step"] for entry in curve}
     for path in (*folder.glob("step-*.safetensors"), checkpoint):

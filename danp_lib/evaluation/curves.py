@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from tqdm.auto import tqdm
 
+from danp_lib._config import check_at_least
 from danp_lib._random import spawn
 from danp_lib.data.points import Task
 from danp_lib.inference.autoregressive import check_model
@@ -71,8 +72,11 @@ def score_samples(
     if model.num_levels < 1:
         kind = type(model).__name__
         raise ValueError(f"model must be a DANP with num_levels >= 1, got a {kind} with 0.")
-    if task.batch_size == 0:
-        raise ValueError("task must hold at least one task, got a batch of 0.")
+    if task.batch_size == 0 or task.target.num_points == 0:
+        raise ValueError(
+            "task must hold at least one task and one target, got "
+            f"{task.batch_size} and {task.target.num_points}."
+        )
     if (noise := model.config.base.largest_noise) > 0.0:
         raise ValueError(
             "model must not weight its samples by the context, since the first of them are then no "
@@ -81,7 +85,8 @@ def score_samples(
     counts, sizes = counts_up_to(max_samples), task.context.sizes
     groups = [(sizes == size).nonzero().flatten().tolist() for size in sizes.unique()]
     most = min(map(len, groups))
-    if not 1 <= tasks_per_size <= most:
+    check_at_least(1, tasks_per_size=tasks_per_size)
+    if tasks_per_size > most:
         raise ValueError(f"tasks_per_size must lie in 1..{most}, got {tasks_per_size}.")
     rows = [row for group in groups for row in group[:tasks_per_size]]
     streams = spawn(generator, task.batch_size)

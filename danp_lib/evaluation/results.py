@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import torch
 
-from danp_lib._config import check_choice, from_dict, naming, to_dict
+from danp_lib._config import check_choice, check_kind, from_dict, naming, to_dict
 from danp_lib._files import data_folders, write_atomically
 from danp_lib.data.generators import DATASETS, split_name
 from danp_lib.evaluation.curves import Samples, score_samples
@@ -220,6 +220,7 @@ def load_result(path: str | os.PathLike[str], content: type[Content]) -> Result[
         if not isinstance(document, dict):
             raise ValueError(f"a result must be an object, got {document!r}.")
         configuration = document.pop("configuration", {})
+        check_kind(dict, configuration=configuration)
         found = from_dict(content, document.pop(kind.key, None), name=kind.key)
         origin = from_dict(Origin, document, name="result")
         summarized = _summarized(found)

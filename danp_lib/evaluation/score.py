@@ -118,6 +118,8 @@ def score_each(
         )
     streams = spawn(generator, task.batch_size)
     records = list(done)
+    if len(records) > task.batch_size:
+        raise ValueError(f"done must hold at most {task.batch_size} records, got {len(records)}.")
     rows = range(len(records), task.batch_size)
     # Left by an error too, so that its message has a line of its own.
     with tqdm(rows, "tasks", task.batch_size, initial=len(records), disable=not progress) as bar:

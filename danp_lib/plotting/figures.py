@@ -49,7 +49,7 @@ def plot_points(
 
 def _line(ax: Axes, x: Tensor | ArrayLike, y: Tensor | ArrayLike, **style: Any) -> None:
     xs, order = _sorted(x)
-    ax.plot(xs, as_row(y, "y")[order], **style)
+    ax.plot(xs, _as_ordered(y, "y", order), **style)
 
 
 def _sorted(x: Tensor | ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -57,6 +57,15 @@ def _sorted(x: Tensor | ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     xs = as_row(x, "x")
     order = np.argsort(xs, kind="stable")
     return xs[order], order
+
+
+def _as_ordered(values: Tensor | ArrayLike, name: str, order: NDArray[Any]) -> NDArray[Any]:
+    row = as_row(values, name)
+    if len(row) != len(order):
+        raise ValueError(
+            f"{name} must have a value for each of {len(order)} inputs, got {len(row)}."
+        )
+    return row[order]
 
 
 def _legend_above(ax: Axes, columns: int = 4) -> None:
@@ -96,10 +105,12 @@ def plot_prediction(
     ax = axes(ax)
     xs, order = _sorted(x)
     for share in (0.9, 0.5):
-        levels = (0.5 - share / 2, 0.5 + share / 2)
-        band = (as_row(predictive.quantile(level), "quantile")[order] for level in levels)
+        low, high = (
+            _as_ordered(predictive.quantile(0.5 + side * share), "predictive", order)
+            for side in (-0.5, 0.5)
+        )
         label = f"central {100 * share:.0f} %"
-        ax.fill_between(xs, *band, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
+        ax.fill_between(xs, low, high, color=color, alpha=0.7 - 0.5 * share, label=label, lw=0)
     _line(ax, x, predictive.quantile(0.5), color=color, label="median")
     plot_points(ax, context, "context")
     ax.set(xlabel="input $x$", ylabel="output $y$")
@@ -122,7 +133,7 @@ def plot_density(
     """
     xs, order = _sorted(x)
     edges = np.linspace(*y_range, num_bins + 1)
-    below = np.stack([as_row(predictive.cdf(edge), "cdf")[order] for edge in edges])
+    below = np.stack([_as_ordered(predictive.cdf(edge), "predictive", order) for edge in edges])
     ax.pcolormesh(
         xs,
         (edges[1:] + edges[:-1]) / 2,

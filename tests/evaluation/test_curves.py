@@ -2,13 +2,14 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from randomness import rng
 from small_models import scored_danp
 
 from danp_lib._random import spawn
-from danp_lib.data.points import Task
+from danp_lib.data.points import PointSet, Task
 from danp_lib.evaluation import curves as evaluation_curves
 from danp_lib.evaluation.curves import (
     SampleCurve,
@@ -117,8 +118,19 @@ def test_a_danp_without_levels_and_a_batch_without_tasks_are_refused(
     without = DANP(replace(model.config, num_levels=0))
     with pytest.raises(ValueError, match=r"^model must .*num_levels >= 1, got a DANP with 0"):
         score_samples(without, tasks, generator=rng(0))
-    with pytest.raises(ValueError, match=r"^task must hold at least one task, got a batch of 0"):
+    with pytest.raises(ValueError, match=r"^task must hold at least one task and .*, got 0 and "):
         score_samples(model, tasks[:0], generator=rng(0))
+    nothing = Task(tasks.context, PointSet(tasks.xt[:, :0], tasks.yt[:, :0]), tasks.pool)
+    with pytest.raises(ValueError, match=r"^task must hold .* one target, got \d+ and 0\.$"):
+        score_samples(model, nothing, generator=rng(0))
+
+
+@pytest.mark.parametrize("count", [0, 1.0, 99])
+def test_a_number_of_tasks_that_there_is_not_is_refused(
+    count: Any, model: DANP, tasks: Task
+) -> None:
+    with pytest.raises(ValueError, match=r"^tasks_per_size must "):
+        score_samples(model, tasks, tasks_per_size=count, generator=rng(0))
 
 
 def test_a_model_that_weights_its_samples_has_no_curve(model: DANP, tasks: Task) -> None:

@@ -144,6 +144,7 @@ def test_a_changed_summary_or_record_is_refused(
         (lambda d: d.update(extra=1), "result.extra"),
         (lambda d: d.pop("seed"), "result.seed"),
         (lambda d: d.pop("evaluation"), "evaluation"),
+        (lambda d: d.update(configuration=[]), "configuration must be a dict, got list"),
     ],
 )
 def test_a_changed_origin_is_refused(

@@ -181,6 +181,9 @@ def test_wrong_arguments_are_refused(tasks: Task) -> None:
         evaluate(model, nothing, generator=rng(0))
     with pytest.raises(ValueError, match="one target"):
         evaluate_task(model, nothing, estimator="both", num_samples=2, generator=rng(0))
+    more = evaluate(model, tasks, generator=rng(0)).tasks * 2
+    with pytest.raises(ValueError, match=r"^done must hold at most 4 records, got 8\.$"):
+        evaluate(model, tasks, generator=rng(0), done=more)
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(ValueError, match=r"loc .*nan"):

@@ -126,6 +126,15 @@ class TestPrediction:
         drawn = xy(line(ax, "median"))
         np.testing.assert_allclose(drawn[:, 1], drawn[:, 0], atol=1e-12)
 
+    @pytest.mark.parametrize("count", [3, 30])
+    def test_another_number_of_inputs_than_outputs_is_refused(self, count: int) -> None:
+        gaussian = DiagonalNormal(X[0], torch.ones_like(X[0]))
+        x = torch.linspace(-2.0, 2.0, count)
+        message = rf"^predictive must have a value for each of {count} inputs, got 21\.$"
+        with pytest.raises(ValueError, match=message):
+            plot_prediction(PointSet.empty(), x, gaussian)
+        plt.close("all")
+
     def test_more_than_one_row_is_refused(self) -> None:
         two = DiagonalNormal(torch.zeros(2, 21, 1), torch.ones(2, 21, 1))
         with pytest.raises(ValueError, match=r"\(2, 21, 1\)"):

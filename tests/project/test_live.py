@@ -31,7 +31,15 @@ from danp_lib.exact.waves import WaveOracle
 from danp_lib.models.danp import DANP, ancestral
 from danp_lib.storage.checkpoint import load_checkpoint, read_header
 from danp_lib.storage.pretrained import load_pretrained, pretrained_path
-from danp_lib.storage.web import PAGE_SCRIPT, model_script, pack, page_script, source, widget_module
+from danp_lib.storage.web import (
+    PAGE_SCRIPT,
+    export_page,
+    model_script,
+    pack,
+    page_script,
+    source,
+    widget_module,
+)
 
 sys.path.append(str(Path(__file__).parents[2] / "book" / "_ext"))
 
@@ -851,6 +859,17 @@ def test_a_model_that_cannot_be_loaded_is_said_so(
     page.get_by_text("nowhere.js cannot be loaded").wait_for()
     assert page.get_by_role("button", name="Start the model").is_visible()
     page.close()
+
+
+@pytest.mark.parametrize(("name", "title"), [("danp-sawtooth", "sawtooth wave"), ("gp", "gp")])
+def test_an_exported_page_offers_its_one_model(
+    name: str, title: str, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    prior = Sawtooth() if name == "danp-sawtooth" else None
+    export_page(model_named("danp-sawtooth"), name, tmp_path, task_generator=prior)
+    page = open_page(tmp_path.as_uri(), "index.html")
+    offered = page.get_by_label("Data").locator("option").all_text_contents()
+    assert offered == [title]
 
 
 def test_without_scripts_the_page_says_where_to_look(browser: Browser, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@
   /** What is known of a model's data by its name or configuration; `prior` is null where nothing is. */
   DANP.describe = function (name) {
     const { prior = null } = DANP.models[name]?.config ?? {};
-    const kind = DANP.priors[prior?.name ?? name.replace(/^danp-(f2-)?/, "")];
+    const kind = DANP.priors[DANP.models[name] ? prior?.name : name.replace(/^danp-(f2-)?/, "")];
     const about = { title: kind?.title ?? name, yRange: kind?.yRange ?? [-3, 3], jump: kind?.jump ?? Infinity };
     return { ...about, prior: prior ?? (DANP.models[name] ? null : kind?.defaults ?? null) };
   };

@@ -79,7 +79,7 @@
     }
 
     #choices() {
-      const names = this.state.get("models") ?? (DATA.includes(this.name) ? DATA : [this.name]);
+      const names = this.state.get("models") ?? (DATA.includes(this.name) && !DANP.models[this.name] ? DATA : [this.name]);
       const titles = names.map((name) => DANP.describe(name).title), alike = new Set(titles).size < titles.length;
       this.dataChoice = choice(names.map((name, i) => [name, alike ? name : titles[i]]), this.name);
       const sizes = [...new Set([...SAMPLES, this.samples])].sort((a, b) => a - b);
