@@ -2,10 +2,10 @@
 
 import contextlib
 import inspect
+import os
 import warnings
-from pathlib import Path
 
-_LIBRARY = str(Path(__file__).parent / "_")[:-1]  # with the separator at its end
+_LIBRARY = os.path.dirname(__file__) + os.sep
 
 
 def warn(message: str, kind: type[Warning]) -> None:

@@ -6,7 +6,8 @@ RUN is a folder that ``danp train --snapshots`` has left, and CHECKPOINT the mod
 Both the ``step-*.safetensors`` in RUN and the model are scored on 62 tasks drawn with a seed of
 their own, two of each context size from 0 to 30; none of them is a benchmark task. The scores, and
 the validation log-likelihoods by level that RUN logged, go to ``results/NAME-curve.json`` in the
-current folder, by the name of the checkpoint. What is scored there already is left as it is.
+current folder, by the name of the checkpoint. What is scored there already is left as it is;
+a file of other weights, also of this run before it was lengthened, is refused.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class FitConfig(records.Columns):
             if self.model == "danp":
                 object.__setattr__(self, name, getattr(self, name) or usual)
             elif given := getattr(self, name):
+                option = " (--levels)" if name == "num_levels" else ""
                 raise ValueError(
-                    f"{name} is for a danp: a {self.model} has no levels, got {given}."
+                    f"{name}{option} is for a danp: a {self.model} has no levels, got {given}."
                 )
         if self.width is None and self.division != "group":
             why = f"hold_out_by {self.division!r} divides series that are cut into windows"
@@ -223,7 +224,6 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     columns = {name: getattr(config, name) for name in ("x", "y", "group", "own_start")}
     table = records.read_records(data, **columns)
     seen, unseen = records.divide(table, config.held_out, config.division, generator=generator)
-    names = _names(seen, unseen) if config.division == "group" else {}
     period = table.layout.in_units_of_x(config.period, "period")
     width = table.layout.in_units_of_x(config.width, "width")
     apart = seen.functions
@@ -275,13 +275,16 @@ def _read(data: Any, config: FitConfig, generator: torch.Generator) -> _Data:
     tasks = [Observations(table=scaling.apply(t).blanked(), order=config.tasks) for t in tables]
     if not config.relative:
         _warn_of_short_functions(tasks[0], dates=seen.layout.dates)
+    used = [part[part.functions.sizes >= context + targets] for part in (seen, unseen)]
+    names = _names(*used) if config.division == "group" else {}
     return _Data(config, seen.layout, season, scaling, context, targets, names, *tasks)
 
 
 def _names(seen: records.Records, unseen: records.Records) -> dict[str, list[str]]:
     """The names of the records in each part, but for those too many to be kept in a file."""
-    parts = {"trained_on_names": seen.names.tolist(), "held_out_names": unseen.names.tolist()}
-    return {key: names for key, names in parts.items() if sum(map(len, names)) <= _MOST_LETTERS}
+    parts = {"trained_on_names": seen.names, "held_out_names": unseen.names}
+    once = {key: list(dict.fromkeys(names.tolist())) for key, names in parts.items()}
+    return {key: names for key, names in once.items() if sum(map(len, names)) <= _MOST_LETTERS}
 
 
 def _warn_of_short_functions(tasks: Observations, *, dates: bool) -> None:
@@ -349,8 +352,11 @@ def _sizes(sizes: Tensor, config: FitConfig) -> tuple[int, int]:
     of_both = ((context, config.max_context), (targets, config.num_targets))
     if any(given is None and number < 2 for number, given in of_both):
         more = "functions with more points" if config.width is None else "a larger width"
+        for name in ("max_context", "num_targets"):
+            if (getattr(config, name) or 0) > 1:
+                more = f"a smaller {name}"
         records.warn(
-            f"most functions hold {points} points, so max_context is {context} and num_targets is "
-            f"{targets}; give {more}, or both numbers."
+            f"most functions hold {points} points, so little is learned with a max_context of "
+            f"{context} and a num_targets of {targets}; give {more}, or both numbers."
         )
     return context, targets

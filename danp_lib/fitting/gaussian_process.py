@@ -127,7 +127,10 @@ def _warn_of_bounds(scales: Sequence[float], *, scaled: bool) -> None:
             message = f"the {name} of the Gaussian process lies on its bound {scale:.3g}"
             if scaled:
                 like = "almost flat over a record" if at_most else "as rough as noise"
-                warn(f"{message}: it takes functions to be {like}. There is nothing to do.")
+                warn(
+                    f"{message}: it takes functions to be {like}. If they are not, its score is no "
+                    "fair comparison; see the other warnings."
+                )
             else:
                 advice = f"scale the {part} to a standard deviation near 1, without a trend"
                 warn(f"{message}, so that it may fit badly: {advice}.")

@@ -64,7 +64,7 @@ def predict_table(
         start: Where every function starts, a number or a date, for a model that counts from there;
             if left out, the earliest input given or asked for.
         num_samples: Samples of the auxiliary data that a DANP averages over.
-        quantiles: Their levels, in (0, 1).
+        quantiles: Their levels, in (0, 1), float64, which name the columns.
         samples: Number of joint samples.
         seed: Seed of all randomness; a group's numbers depend on its name, and on no other group.
 

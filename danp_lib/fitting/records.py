@@ -245,6 +245,8 @@ def windows_of(
             problems.append(error)
     if not parts:
         longest = max(_span(records.functions[row]) for row in range(len(records)))
+        if longest >= width:  # the stride is wrong
+            raise problems[-1]
         raise ValueError(
             f"no series holds a window of width {layout.length_in_words(width)}; the longest spans "
             f"{layout.length_in_words(longest)}.{advice}"

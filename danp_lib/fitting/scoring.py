@@ -41,9 +41,11 @@ def score_records(
     The table is one that :func:`~danp_lib.fitting.fit.fit` takes, of functions that were not in the
     training; columns that are not named are those of the training. Series are cut into windows that
     do not overlap. Points off the model's domain are left out, and functions with few points have
-    smaller contexts; a :class:`~danp_lib.fitting.records.RecordsWarning` says so, and where
-    functions have the names of some that were trained on. Raises a ``ValueError`` if the model
-    is not of records, a cell cannot be read, or no input is in the model's domain.
+    smaller contexts, if the others are fewer than 300; a
+    :class:`~danp_lib.fitting.records.RecordsWarning` says so, and where functions have the names,
+    written alike, of some that were trained on, as far as the model's file keeps them. Raises a
+    ``ValueError`` if the model is not of records, a cell cannot be read, or no input is in the
+    model's domain.
     """
     check_kind(Fitted, fitted=fitted)
     checked(Seed, seed, "seed")
@@ -58,7 +60,7 @@ def score_records(
         kind = "dates" if layout.dates else "numbers"
         raise ValueError(f"the column {columns['x']!r} must hold {kind}, as in training.")
     layout.warn_of_zone(bool(table.layout.zoned), "the records")
-    again = set(table.names.tolist()) & set(said["functions"].get("trained_on_names", ()))
+    again = set(table.names.tolist()) & set(said.get("functions", {}).get("trained_on_names", ()))
     if again:
         warn(
             f"functions with the name of one trained on: {len(again)} of {len(table)}, such as "
@@ -82,8 +84,10 @@ def score_records(
     functions = usable(table, fitted.season, sizes["num_targets"], fixed=True)
     needed = sum(sizes.values())
     if short := int((functions.sizes < needed).sum()):
-        message = f"functions with fewer than {needed} points have smaller contexts: {short}"
-        warn(f"{message} of {functions.batch_size}.")
+        warn(
+            f"functions with fewer than {needed} points have smaller contexts, and come last of "
+            f"{MOST_SCORED} at most: {short} of {functions.batch_size}."
+        )
     return score_models(
         {"own": partial(predict_as_used, fitted.model)},
         Observations(table=fitted.scaling.apply(functions).blanked(), order=said["fit"]["tasks"]),

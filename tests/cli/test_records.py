@@ -255,7 +255,10 @@ def test_predict_refuses_other_dates(trained: Path, content: str, message: str) 
         (("--data", "a.csv", "--recipe", "paper"), "--recipe does not go with --data."),
         (("--data", "missing.csv", "--group", "g"), "missing.csv"),
         (("--data", "a.csv", "--hold-out-by", "luck"), "hold_out_by must be"),
-        (("--data", "a.csv", "--model", "convgnp", "--levels", "2"), "levels is for a danp"),
+        (
+            ("--data", "a.csv", "--model", "convgnp", "--levels", "2"),
+            "num_levels (--levels) is for a danp",
+        ),
     ],
 )
 def test_train_refuses_options_that_do_not_go_together(

@@ -86,7 +86,8 @@ def test_the_file_names_the_records_held_out(
     assert functions["held_out_names"] == [str(day) for day in held_out.tolist()]
     others = {str(day) for day in range(70)} - set(functions["held_out_names"])
     assert set(functions["trained_on_names"]) == others
-    # Nothing where parts of every record are held out, and no list that is too long for a file.
+    # Not of a record that is too short, nothing where parts of every record are held out, and no
+    # list that is too long for a file.
     by_time = days().assign(
         hour=lambda f: f["hour"] + 16.0 * (f["day"] % 10), day=lambda f: f["day"] // 10
     )
@@ -96,6 +97,14 @@ def test_the_file_names_the_records_held_out(
     many = fit(days(), **COLUMNS, compare=(), **SHORTER).provenance["functions"]
     assert "trained_on_names" not in many
     assert many["held_out_names"] == functions["held_out_names"]
+    short = days()[lambda f: ~f["day"].isin([0, 1, 2, 3]) | (f["hour"] < 3)]
+    with pytest.warns(RecordsWarning, match="functions with fewer than 16 points were left out"):
+        kept = fit(short, **COLUMNS, compare=(), **SHORTER).provenance["functions"]
+    for part in ("trained_on", "held_out"):
+        names = set(kept.get(f"{part}_names", ()))
+        assert not names & {"0", "1", "2", "3"}
+        assert len(names) in (0, kept[part])
+    assert kept["trained_on"] + kept["held_out"] == 66
 
 
 def test_another_unit_changes_the_density_and_nothing_else(fitted: Any) -> None:
@@ -311,6 +320,16 @@ def test_a_window_longer_than_the_series_is_told_of_years_where_they_were_meant(
         fit(frame, width=width, **SHORTER)
 
 
+def test_a_number_that_leaves_little_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(fitting, "_trained", stop)
+    message = r"a max_context of 15 and a num_targets of 1; give a smaller max_context, or both"
+    with pytest.warns(RecordsWarning, match=message), pytest.raises(Interrupted):
+        fit(days(), **COLUMNS, max_context=15, **SHORTER)
+
+
 @pytest.mark.parametrize(
     ("options", "more"),
     [({}, "functions with more points"), ({"width": 2.0, "hold_out_by": "time"}, "a larger width")],
@@ -324,8 +343,8 @@ def test_sizes_that_teach_little_are_said_unless_they_were_asked_for(
     monkeypatch.setattr(fitting, "_trained", stop)
     frame = days() if options else days()[lambda f: f["hour"] < 2]
     message = (
-        "most functions hold 2 points, so max_context is 1 and num_targets is 1; "
-        f"give {more}, or both numbers."
+        "most functions hold 2 points, so little is learned with a max_context of 1 and a "
+        f"num_targets of 1; give {more}, or both numbers."
     )
     for sizes, said in (
         ({}, 1),
@@ -470,7 +489,7 @@ def test_a_run_that_was_stopped_goes_on_and_other_data_are_refused(
         ({"num_levels": 0}, "num_levels must be .*>= 1"),
         (
             {"model": "convgnp", "num_levels": 2},
-            "^num_levels is for a danp: a convgnp has no levels, got 2",
+            r"^num_levels \(--levels\) is for a danp: a convgnp has no levels, got 2",
         ),
         ({"model": "convcnp", "final_variance": 0.9}, "^final_variance is for a danp"),
         ({"y": "day"}, "columns must have different names, got hour, day, day"),
@@ -533,7 +552,7 @@ def test_the_process_on_a_bound_is_said_to_be_no_fault_of_the_table() -> None:
     random = np.random.default_rng(0)
     level, noise = random.normal(size=70), 0.1 * random.normal(size=70 * 16)
     frame = days().assign(demand=lambda f: level[f["day"]] + noise)
-    with pytest.warns(RecordsWarning, match=r"process lies on its bound .* There is nothing to do"):
+    with pytest.warns(RecordsWarning, match=r"on its bound .*: it takes functions to be"):
         fit(frame, **COLUMNS, compare=("gp",), **SHORTER)
 
 

@@ -106,7 +106,10 @@ def test_a_function_with_few_points_has_a_smaller_context_and_changes_no_other(
     with pytest.warns(RecordsWarning) as said:
         score = score_records(model, later[whole | few])
     (message,) = (str(warning.message) for warning in said)
-    assert message == "functions with fewer than 16 points have smaller contexts: 2 of 6."
+    assert message == (
+        "functions with fewer than 16 points have smaller contexts, and come last of 300 at most: "
+        "2 of 6."
+    )
     assert score.num_functions == 6
     others, first, last = dealt[:4], dealt[4:8], dealt[8:]
     for one, other in zip(others, first, strict=True):
@@ -120,7 +123,7 @@ def test_a_record_without_its_first_value_can_be_scored(fitted: Fitted) -> None:
     gap = days(5, seed=1).assign(demand=lambda f: f["demand"].where(f["hour"] > 0))
     with pytest.warns(RecordsWarning) as said:
         assert score_records(fitted, gap).num_functions == 5
-    assert str(said[-1].message).endswith("have smaller contexts: 5 of 5.")
+    assert str(said[-1].message).endswith("come last of 300 at most: 5 of 5.")
 
 
 def test_records_that_were_trained_on_are_said_to_be(fitted: Fitted) -> None:
