@@ -93,26 +93,26 @@ def with_sorted_header(data: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + data[start:]
 
 
-UNSIGNED = {"sha256": "0" * 64}
-"""What the metadata of a file have before :func:`signed`."""
+NO_DIGEST = {"sha256": "0" * 64}
+"""What the metadata of a file have before :func:`with_digest`."""
 
 
-def signed(data: bytes) -> bytes:
-    """A safetensors file with :data:`UNSIGNED` in its metadata, with its SHA-256 in this place.
+def with_digest(data: bytes) -> bytes:
+    """A safetensors file with :data:`NO_DIGEST` in its metadata, with its SHA-256 in this place.
 
-    Its header is sorted too. The SHA-256 is that of the unsigned file: any changed byte shows.
+    Its header is sorted too. The SHA-256 is that of the file given, so sorted: any changed byte shows.
     """
     data = with_sorted_header(data)
     digest = hashlib.sha256(data).hexdigest()
-    return data.replace(_quoted(UNSIGNED["sha256"]), _quoted(digest), 1)
+    return data.replace(_quoted(NO_DIGEST["sha256"]), _quoted(digest), 1)
 
 
-def check_signature(data: bytes) -> None:
-    """Refuse a file of :func:`signed` that was changed, with a ``ValueError``."""
+def check_digest(data: bytes) -> None:
+    """Refuse a file of :func:`with_digest` that was changed, with a ``ValueError``."""
     header, start = split_header(data)
     digest = str(header["__metadata__"].get("sha256"))
-    unsigned = data[:start].replace(_quoted(digest), _quoted(UNSIGNED["sha256"]), 1) + data[start:]
-    if (found := hashlib.sha256(unsigned).hexdigest()) != digest:
+    without = data[:start].replace(_quoted(digest), _quoted(NO_DIGEST["sha256"]), 1) + data[start:]
+    if (found := hashlib.sha256(without).hexdigest()) != digest:
         raise ValueError(f"its SHA-256 must be {digest}, got {found}.")
 
 

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from danp_lib._config import check_choice, check_kind, from_dict, naming, to_dict
 from danp_lib._files import (
-    UNSIGNED,
-    check_signature,
+    NO_DIGEST,
+    check_digest,
     data_folders,
-    signed,
     split_header,
+    with_digest,
     write_atomically,
 )
 from danp_lib.data.generators import GENERATORS, TaskGenerator
@@ -106,8 +106,8 @@ def save_checkpoint(
             texts[key] = json.dumps(part, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{key} must hold what JSON can: {error}.") from error
-    metadata = {"format": FORMAT, "model": str(name), **texts, **UNSIGNED}
-    write_atomically(path, signed(save(tensors, metadata)))
+    metadata = {"format": FORMAT, "model": str(name), **texts, **NO_DIGEST}
+    write_atomically(path, with_digest(save(tensors, metadata)))
 
 
 def read_header(
@@ -187,7 +187,7 @@ def _read(
             "another version of danp_lib."
         )
     try:
-        check_signature(data)
+        check_digest(data)
     except ValueError as error:
         raise CheckpointError(f"{path} was changed, download or train it again: {error}") from error
     with naming(path, CheckpointError):

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from danp_lib._config import from_dict, to_dict
 from danp_lib._files import (
-    UNSIGNED,
-    check_signature,
+    NO_DIGEST,
+    check_digest,
     check_writable,
-    signed,
     split_header,
+    with_digest,
     write_atomically,
 )
 from danp_lib.data.generators import TaskGenerator
@@ -103,7 +103,7 @@ def save_state(folder: Path, state: RunState, history: list[Record]) -> None:
         metadata["best"] = json.dumps({"step": state.best.step, "lower": state.best.lower})
     write_atomically(folder / LOG, "".join(json.dumps(record) + "\n" for record in history))
     on_host = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    write_atomically(folder / STATE, signed(save(on_host, metadata | UNSIGNED)))
+    write_atomically(folder / STATE, with_digest(save(on_host, metadata | NO_DIGEST)))
 
 
 def save_snapshot(folder: Path, state: RunState) -> None:
@@ -136,7 +136,7 @@ def load_state(folder: Path, state: RunState) -> list[Record]:
         data = path.read_bytes()
         metadata = split_header(data)[0].get("__metadata__", {})
         if "sha256" in metadata:  # which that of an older run lacks
-            check_signature(data)
+            check_digest(data)
         tensors = load(data)
         there, step = json.loads(metadata["description"]), int(metadata["step"])
         with suppress(LookupError, ValueError):  # of a model or settings unknown here

@@ -28,7 +28,7 @@ from training_runs import (
     weights,
 )
 
-from danp_lib._files import UNSIGNED, signed, split_header, write_atomically
+from danp_lib._files import NO_DIGEST, split_header, with_digest, write_atomically
 from danp_lib._random import spawn
 from danp_lib.data.generators import GaussianProcess, Sawtooth, TaskGenerator
 from danp_lib.models.base import NeuralProcess
@@ -199,7 +199,7 @@ def test_a_changed_bit_of_a_state_is_refused(tensor: str, tmp_path: Path) -> Non
         train(tiny(), Sawtooth(), RUN, folder=tmp_path, progress=False)
 
 
-def test_a_state_of_an_older_version_has_no_signature(tmp_path: Path) -> None:
+def test_a_state_of_an_older_version_has_no_digest(tmp_path: Path) -> None:
     whole = train(tiny(), Sawtooth(), RUN, folder=tmp_path / "whole", progress=False)
     train(tiny(), Sawtooth(), RUN, folder=tmp_path, max_minutes=0.0, progress=False)
     path = tmp_path / "state.safetensors"
@@ -212,11 +212,11 @@ def test_a_state_of_an_older_version_has_no_signature(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, metadata: dict[str, str] | None = None, **changes: Tensor | None) -> None:
-    """Write a state anew, signed, with other tensors, or without those given as ``None``."""
+    """Write a state anew, with other tensors, or without those given as ``None``."""
     with safe_open(path, framework="pt") as stored:
         kept = stored.metadata() if metadata is None else metadata
     tensors = {k: v for k, v in {**load_file(path), **changes}.items() if v is not None}
-    path.write_bytes(signed(save(tensors, kept | UNSIGNED)))
+    path.write_bytes(with_digest(save(tensors, kept | NO_DIGEST)))
 
 
 @pytest.mark.parametrize(
