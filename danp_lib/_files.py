@@ -100,7 +100,7 @@ NO_DIGEST = {"sha256": "0" * 64}
 def with_digest(data: bytes) -> bytes:
     """A safetensors file with :data:`NO_DIGEST` in its metadata, with its SHA-256 in this place.
 
-    Its header is sorted too. The SHA-256 is that of the file given, so sorted: any changed byte shows.
+    Its header is sorted too, and the SHA-256 is of what that gives: any changed byte shows.
     """
     data = with_sorted_header(data)
     digest = hashlib.sha256(data).hexdigest()
